@@ -11,7 +11,8 @@ class SGD(FusedOptimizer):
     lr, momentum, dampening, weight_decay, nesterov
                   as torch's. The state has a momentum_buffer also with momentum=0
     decoupled_weight_decay
-                  False: weight decay is an L2 term in the gradient. True: as in AdamW
+                  False: weight decay is an L2 term in the gradient. True: it is none, and the
+                  value shrinks by lr * weight_decay
     maximize, differentiable, foreach, fused
                   NotImplementedError, but for False or None, and fused=True
     state_dtype, rounding, seed

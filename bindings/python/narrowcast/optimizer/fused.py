@@ -38,7 +38,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     parameters of groups may be replaced. Frozen parameters have no state. Its entries:
 
     step          0-dim float32, on the CPU
-    what the rule keeps (exp_avg, exp_avg_sq; momentum_buffer)
+    what the rule keeps (state_names)
                   of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor
     master        float32, of plain bfloat16 and float16 parameters
     history       float32, with delayed scaling: the multiplier of the present bytes, the multiplier
@@ -81,9 +81,14 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     @staticmethod
     def adopted(saved: dict) -> dict:
-        """A parameter's state in a state dict that torch's optimizer of this name may have saved,
+        """A parameter's state in a state dict, which torch's optimizer of this name may have saved,
         with the names of this one; none: it begins anew.
         """
+        return saved
+
+    @staticmethod
+    def adopted_options(saved: dict) -> dict:
+        """A group's options in a state dict, likewise."""
         return saved
 
     @property

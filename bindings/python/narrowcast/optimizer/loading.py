@@ -14,7 +14,6 @@ from narrowcast.tensor import dtensors
 # Options of all torch's optimizers that choose a way through the same arithmetic: groups that have
 # them are torch's.
 _WAYS = ("foreach", "fused")
-_OLD_DECOUPLED = "adamw"  # what FusedAdam called decoupled_weight_decay
 _OPTIONAL = ("master", "history")  # entries that a saved state may lack
 
 
@@ -51,7 +50,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
                     needed = {**state, "master": entry.parameter}
             _check(needed, saved, entry.name)
             loaded[entry.parameter] = state, needed, saved
-    loaded_options = [*map(_options_of, saved_groups)]
+    loaded_options = [_options_of(optimizer, group) for group in saved_groups]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
         options.check(optimizer, {**group, **given}, index)
     for group, given in zip(groups, loaded_options, strict=True):
@@ -106,13 +105,11 @@ def _check(state: dict, saved: dict, name: str) -> None:
             )
 
 
-def _options_of(group: dict) -> dict:
+def _options_of(optimizer, group: dict) -> dict:
     """The options that a saved group brings."""
-    left = ("params", _OLD_DECOUPLED, *_WAYS)
+    left = ("params", *_WAYS)
     loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in left}
-    if _OLD_DECOUPLED in group:
-        loaded["decoupled_weight_decay"] = bool(group[_OLD_DECOUPLED])
-    return loaded
+    return optimizer.adopted_options(loaded)
 
 
 @torch.no_grad()
