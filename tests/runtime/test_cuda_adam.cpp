@@ -31,7 +31,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
                           nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
                           bool stochastic = false) {
   const nc_format& format = *plugin.format;
-  const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled};
+  const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled ? 1.0 : 0.0};
   struct Case {
     Extent matrix;
     std::vector<float> master;
