@@ -44,8 +44,7 @@ def train_both(mesh, format, options, rounding):
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
 
 
-@pytest.mark.parametrize("reshard", [True, False])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("world", "reshard"), [(1, True), (2, True), (2, False), (4, True)])
 def test_sharded_is_whole(format, device, world, reshard):
     if unit(format) * world <= build_plain(format).width:
         rounding = "nearest" if reshard else "stochastic"
@@ -76,12 +75,13 @@ def test_resharded_to_a_smaller_mesh(name, device):
     ranks.run(4, device, short_shards, name)
 
 
+@pytest.mark.parametrize("name", GATHERS)
 @pytest.mark.parametrize(("world", "shape"), [(2, (2, 1)), (4, (2, 2))])
 @ranks.on("world")
-def test_hybrid_sharding(mesh, format, shape):
+def test_hybrid_sharding(mesh, name, shape):
     grid = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
     device = mesh.device_type
-    whole, model = build(format, device), shard(build(format, device), grid)
+    whole, model = build(name, device), shard(build(name, device), grid)
     optimizer, whole_optimizer = (
         nc.FusedAdam(m.parameters(), lr=1e-2, rounding="stochastic") for m in (model, whole)
     )
@@ -140,8 +140,9 @@ def train_mixed(mesh, format):
     return [one.full_tensor().cpu().tolist() for one in (model.head.weight, model.norm.weight)]
 
 
-def test_mixed_precision(format, device):
-    first, second = ranks.run(2, device, train_mixed, format)
+@pytest.mark.parametrize("name", GATHERS)
+def test_mixed_precision(name, device):
+    first, second = ranks.run(2, device, train_mixed, name)
     assert first == second
 
 
@@ -153,11 +154,12 @@ def test_a_dtype_that_no_value_has(mesh):
         loss_of(model, 0, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("name", GATHERS)
 @ranks.on(2)
-def test_accumulation_clipping_schedule_groups(mesh, format):
+def test_accumulation_clipping_schedule_groups(mesh, name):
     """Clipping, accumulation without communication, a schedule and two groups."""
     device = mesh.device_type
-    whole, model = build(format, device), shard(build(format, device), mesh)
+    whole, model = build(name, device), shard(build(name, device), mesh)
     results = []
     for m in (model, whole):
         decayed = [p for p in m.parameters() if p.dim() > 1]
