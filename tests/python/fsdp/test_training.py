@@ -11,6 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
+import scaled
 from models import (
     GATHERS,
     SHARDINGS,
@@ -28,19 +29,22 @@ from models import (
 TESTED_FORMATS = SHARDINGS
 
 
-def train_both(mesh, format, options, rounding):
+def train_both(mesh, format, options, rounding, matmul="dequantized"):
     """The sharded model and the whole one see the same batches, so they must stay equal."""
     device = mesh.device_type
-    whole = build(format, device)
-    model = shard(build(format, device), mesh, **options)
+    whole = build(format, device, matmul=matmul)
+    model = shard(build(format, device, matmul=matmul), mesh, **options)
     optimizer, whole_optimizer = (
         nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding, seed=5) for m in (model, whole)
     )
     with torch.no_grad():  # the first training forward may gather what this one has kept
         loss_of(model, 0, device)
-    losses = train(model, optimizer, 4, device)
-    assert losses == train(whole, whole_optimizer, 4, device)
-    assert len(set(losses)) == 4
+    outcomes = []
+    for one, its_optimizer in ((model, optimizer), (whole, whole_optimizer)):
+        torch.manual_seed(3)  # of scaled products' gradients that are rounded stochastically
+        outcomes.append(train(one, its_optimizer, 4, device))
+    assert outcomes[0] == outcomes[1]
+    assert len(set(outcomes[0])) == 4
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
 
 
@@ -49,6 +53,14 @@ def test_sharded_is_whole(format, device, world, reshard):
     if unit(format) * world <= build_plain(format).width:
         rounding = "nearest" if reshard else "stochastic"
         ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard}, rounding)
+
+
+@pytest.mark.parametrize("name", scaled.KINDS)
+@pytest.mark.parametrize(("world", "reshard"), [(1, True), (2, True), (2, False)])
+def test_scaled_products(name, device, world, reshard):
+    ranks.run(
+        world, device, train_both, name, {"reshard_after_forward": reshard}, "nearest", "scaled"
+    )
 
 
 def short_shards(mesh, format):
@@ -202,3 +214,14 @@ def test_tied_weights(mesh, format):
             one.zero_grad()
     assert model[0].weight is model[2].weight
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+@ranks.on(2, "cpu")
+def test_shards_of_an_odd_number_of_rows(mesh, format="nvfp4"):
+    """Of scaled products: 17 rows, and the gathered weight has 34, as its output's gradient."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 34, bias=False)
+    whole = nc.convert(copy.deepcopy(layer), format, matmul="scaled")
+    nc.convert(fully_shard(layer, mesh=mesh), format, matmul="scaled")
+    x = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+    assert same(layer(x), whole(x))
