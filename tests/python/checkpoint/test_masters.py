@@ -126,11 +126,11 @@ assert "narrowcast" not in sys.modules
 """
 
 
-def test_loaded_without_narrowcast(format, tmp_path):
+def test_loaded_without_narrowcast(tmp_path):
     """A state dict is plain tensors. Weights that were saved themselves need narrowcast, and torch
     says so.
     """
-    model = converted(format)
+    model = converted(TESTED_FORMATS[0])
     torch.save(model.state_dict(), tmp_path / "state")
     torch.save(dict(model.named_parameters()), tmp_path / "weights")
     command = [sys.executable, "-c", _WITHOUT_NARROWCAST, tmp_path / "state", tmp_path / "weights"]

@@ -38,8 +38,10 @@ def assert_loaded(saved, loaded, device):
     go_on([saved, loaded], device)
 
 
-@pytest.mark.parametrize(("full", "cpu_offload"), [(False, False), (False, True), (True, False)])
-@pytest.mark.parametrize("world", [1, 2])
+CASES = [(1, False, False), (2, False, True), (2, True, False)]
+
+
+@pytest.mark.parametrize(("world", "full", "cpu_offload"), CASES)
 @ranks.on("world")
 def test_state_dicts(mesh, format, full, cpu_offload):
     """From one model and optimizer into others that have seen other data."""

@@ -8,9 +8,10 @@ import pytest
 import torch
 
 import ranks
-from models import same
+from models import FEW, same
 from written_models import assert_whole, expected_forward, forward, model_for
 
+TESTED_FORMATS = FEW
 WAYS = {
     "zero_": lambda value: value.zero_(),
     "of what is detached": lambda value: value.detach().mul_(3),

@@ -2,33 +2,36 @@
 the forward's.
 """
 
+import copy
+
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
 from internals import exchange
-from models import GATHERS, Layer, same
+from models import FEW, Layer, same
+from scaled import KINDS
 
-TESTED_FORMATS = GATHERS
+TESTED_FORMATS = FEW
+CASES = [*((name, "dequantized") for name in FEW), *((name, "scaled") for name in KINDS)]
 
-ROWS, COLUMNS, BATCH = 128, 64, 6
+ROWS, COLUMNS, BATCH = 256, 64, 6
 MODES = [None, "aot_eager", "inductor"]
 
 
-def make(mesh, format, seed, backend=None):
-    """A sharded layer, and the same weight whole."""
+def make(mesh, format, seed, backend=None, **options):
+    """A sharded layer, and an equal one that is whole."""
     torch.manual_seed(seed)
     layer = Layer(COLUMNS, ROWS, bias=False)
-    value = layer.weight.detach().clone()
-    layer = nc.convert(layer, format).to(mesh.device_type)
+    layer = nc.convert(layer, format, **options).to(mesh.device_type)
+    whole = copy.deepcopy(layer)
     if backend:
         torch._dynamo.reset()
         layer.compile(backend=backend, fullgraph=True)
     fully_shard(layer, mesh=mesh, reshard_after_forward=True)
-    return layer, nc.quantize(value.to(mesh.device_type), format)
+    return layer, whole
 
 
 def inputs(mesh):
@@ -38,24 +41,27 @@ def inputs(mesh):
 
 
 @pytest.mark.parametrize("backend", MODES)
+@pytest.mark.parametrize(("name", "matmul"), CASES)
 @ranks.on(2)
-def test_the_backward_reads_its_own_gather(mesh, format, backend):
+def test_the_backward_reads_its_own_gather(mesh, name, matmul, backend):
     """Shards whose bytes change after the forward: exactly the backward sees it."""
-    layer, whole = make(mesh, format, 0, backend)
-    other, expected = make(mesh, format, 1)
+    layer, whole = make(mesh, name, 0, backend, matmul=matmul)
+    other, expected = make(mesh, name, 1, matmul=matmul)
     x, gradient = inputs(mesh)
     with torch.no_grad():
         other(x)  # whose bytes its first gather makes
     for step in range(3):
         x.grad = None
         output = layer(x)
-        value = (whole if step == 0 else expected).dequantize()
-        assert same(output, F.linear(x, value)), step
+        assert same(output, (whole if step == 0 else expected)(x)), step
         exchange(layer, other, ("rowwise", "columnwise"))
+        torch.manual_seed(step)  # of gradients that are rounded stochastically
         output.backward(gradient)
-        assert same(x.grad, gradient @ expected.dequantize(usage="columnwise")), step
-    own = layer.weight.grad.full_tensor()
-    torch.testing.assert_close(own, 3 * (gradient.t() @ x.detach()))
+        torch.manual_seed(step)
+        assert same(x.grad, torch.autograd.grad(expected(x), x, gradient)[0]), step
+    if matmul == "dequantized":
+        own = layer.weight.grad.full_tensor()
+        torch.testing.assert_close(own, 3 * (gradient.t() @ x.detach()))
 
 
 @pytest.mark.parametrize("backend", MODES)
@@ -82,7 +88,7 @@ def test_no_decoded_weight_is_saved(mesh, format, backend):
 
 def other_usage(mesh, format, backend):
     """Asking in a forward for the columnwise value: right, or an error."""
-    layer, whole = make(mesh, format, 0)
+    layer, _ = make(mesh, format, 0)
     layer.forward = lambda x: x @ layer.weight.dequantize(usage="columnwise").t()
     if backend:
         torch._dynamo.reset()

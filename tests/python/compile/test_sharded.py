@@ -11,10 +11,11 @@ from torch.utils.checkpoint import checkpoint
 import models
 import narrowcast as nc
 import ranks
-from models import GATHERS, same, shard
+import scaled
+from models import FEW, same, shard
 from sharded_states import train_and_record
 
-TESTED_FORMATS = GATHERS
+TESTED_FORMATS = FEW
 LAYERS = 3
 BACKENDS = ["aot_eager", "inductor"]
 STEPS = 3
@@ -27,10 +28,10 @@ def checkpointed(block, where):
         block.forward = lambda x: checkpoint(plain, x, use_reentrant=False)
 
 
-def make(mesh, format, backend=None, where=None, recompute=False, **options):
+def make(mesh, format, backend=None, where=None, recompute=False, matmul="dequantized", **options):
     model = models.build_plain(format)
     model.blocks = nn.ModuleList(models.Block(model.width, 2 * model.width) for _ in range(LAYERS))
-    model = nc.convert(model, format, recompute=recompute).to(mesh.device_type)
+    model = nc.convert(model, format, recompute=recompute, matmul=matmul).to(mesh.device_type)
     model.reentrant = False if where == "around" else None
     for block in model.blocks:
         checkpointed(block, where)
@@ -42,18 +43,22 @@ def make(mesh, format, backend=None, where=None, recompute=False, **options):
 def compare(mesh, format, backend, where, recompute, options=()):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    eager = train_and_record(mesh, make(mesh, format, None, where, recompute, **dict(options)))
-    compiled = train_and_record(
-        mesh, make(mesh, format, backend, where, recompute, **dict(options))
-    )
+    seen, is_scaled = [], ("matmul", "scaled") in options
+    for compiler in (None, backend):
+        model = make(mesh, format, compiler, where, recompute, **dict(options))
+        torch.manual_seed(3)  # of gradients that are rounded stochastically
+        seen.append(train_and_record(mesh, model))
+    eager, compiled = seen
     for number, (got, expected) in enumerate(zip(compiled, eager, strict=True)):
         if backend == "aot_eager":
             assert same(got, expected), number
-        elif number < len(eager) // STEPS:  # fuses what is no product, and so rounds otherwise
+        elif (
+            number < len(eager) // STEPS and not is_scaled
+        ):  # fuses what is no product, and so rounds otherwise
             torch.testing.assert_close(got, expected)
-        else:  # so that a new weight's code may be another
+        else:  # so that a new weight's code, or a cast input's, may be another
             error = (got - expected).norm() / expected.norm()
-            assert error <= 0.02, (number, error)
+            assert error <= (0.2 if is_scaled else 0.02), (number, error)
     counters = torch._dynamo.utils.counters
     assert counters["stats"]["unique_graphs"] == 1, counters
     assert not counters["graph_break"]
@@ -65,6 +70,12 @@ CASES = [*((one, None) for one in BACKENDS), ("aot_eager", "around"), ("aot_eage
 @pytest.mark.parametrize(("backend", "where"), CASES)
 def test_training(format, device, backend, where):
     ranks.run(2, device, compare, format, backend, where, where is not None)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", scaled.KINDS)
+def test_scaled_products(name, device, backend):
+    ranks.run(2, device, compare, name, backend, None, False, (("matmul", "scaled"),))
 
 
 @pytest.mark.parametrize("where", ["around", "inside"])

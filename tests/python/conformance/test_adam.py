@@ -9,6 +9,7 @@ import narrowcast as nc
 import reference
 import values
 from conformance import DEVICES, FORMATS, assert_same
+from models import GATHERS
 from weights import quantized, value_of
 
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
@@ -84,9 +85,15 @@ def train(
 
 @WEIGHTS
 @ON_DEVICES
-@pytest.mark.parametrize("decoupled", [True, False])
-@pytest.mark.parametrize("state_dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("weight_decay", [0.1, 0.0])
+@pytest.mark.parametrize(
+    ("decoupled", "state_dtype", "weight_decay"),
+    [
+        (True, torch.float32, 0.1),
+        (True, torch.bfloat16, 0.0),
+        (False, torch.float32, 0.0),
+        (False, torch.bfloat16, 0.1),
+    ],
+)
 def test_steps(name, device, decoupled, state_dtype, weight_decay):
     options = {"decoupled_weight_decay": decoupled, "weight_decay": weight_decay}
     options["state_dtype"] = state_dtype
@@ -100,9 +107,11 @@ def test_narrow_gradients(name, device, dtype):
     train(name, [(128, 96), (64, 64)], device, dtype=dtype)
 
 
-@WEIGHTS
 @ON_DEVICES
-@pytest.mark.parametrize("count", [1, 25, 400])
+@pytest.mark.parametrize(
+    ("name", "count"),
+    [*((name, 25) for name in (None, *FORMATS)), (None, 400), *((name, 400) for name in GATHERS)],
+)
 def test_many_parameters(name, device, count):
     shapes = [(4 * (1 + i % 9), 4 * (1 + i % 7)) for i in range(count)]
     train(name, shapes, device, steps=2)

@@ -85,7 +85,7 @@ def every_way_of_cutting(elements, world, row, rng):
         yield [0, *sorted(rng.randrange(elements + 1) for _ in range(world - 1)), elements]
 
 
-CASES = [(2, name, OPTIONS[0]) for name in nc.formats()]
+CASES = [(2, name, OPTIONS[0]) for name in STORAGES]
 CASES += [(3, name, OPTIONS[1]) for name in STORAGES]
 
 

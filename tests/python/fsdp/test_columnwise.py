@@ -103,13 +103,3 @@ def test_backward(mesh, format, dtype):
     F.linear(own, nn.Parameter(columnwise)).backward(gradient)
     assert same(x.grad, own.grad)
     assert same(x.grad, gradient @ whole.dequantize(dtype, usage="columnwise"))
-
-
-def test_whole_tensors_keep_what_was_asked_for(format, device):
-    """nc.quantize makes both, and what is not asked for is absent."""
-    x = torch.randn(256, 256, device=device)
-    assert nc.quantize(x, format).columnwise_data is not None
-    rowwise = nc.quantize(x, format, columnwise=False)
-    assert rowwise.columnwise_data is None
-    with pytest.raises(ValueError, match="no columnwise bytes"):
-        rowwise.dequantize(usage="columnwise")

@@ -14,6 +14,7 @@ import narrowcast as nc
 import ranks
 from internals import config_of
 from models import (
+    GATHERS,
     SHARDINGS,
     assert_equal_state,
     assert_quantized,
@@ -21,6 +22,7 @@ from models import (
     build,
     build_plain,
     loss_of,
+    one_of_each,
     shard,
     train,
     unit,
@@ -29,8 +31,7 @@ from models import (
 TESTED_FORMATS = SHARDINGS
 
 
-@pytest.mark.parametrize("forward_first", [False, True])
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize(("world", "forward_first"), [(1, False), (2, True)])
 @ranks.on("world")
 def test_convert_after_fully_shard(mesh, format, forward_first):
     """convert after fully_shard, even after a forward, is convert before it."""
@@ -98,10 +99,11 @@ def test_built_on_the_cpu_sharded_on_gpus(format, world):
 OPTIONS = {"rows": {}, "columns": {"shard_placement_fn": lambda _: Shard(1)}}
 
 
-CUTS = ["rows", "rows within blocks", "columns"]
-CASES = [(name, cut, "dequantized") for name in TESTED_FORMATS for cut in CUTS]
-CASES = [one for one in CASES if one[1] != CUTS[1] or not nc.format(one[0]).is_delayed]
-CASES += [(name, "rows", "scaled") for name in nc.formats() if nc.format(name).matmul is not None]
+CUTS = ["rows within blocks", "columns"]
+CASES = [(name, "rows", "dequantized") for name in TESTED_FORMATS]
+CASES += [(name, cut, "dequantized") for name in GATHERS for cut in CUTS]
+PRODUCTS = one_of_each(lambda f: f.matmul and (f.gather, f.matmul.stochastic_gradient))
+CASES += [(name, "rows", "scaled") for name in PRODUCTS if nc.format(name).matmul is not None]
 
 
 @pytest.mark.parametrize(("name", "cut", "matmul"), CASES)

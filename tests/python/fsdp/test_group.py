@@ -104,8 +104,7 @@ def gathered(mesh, recompute, device):
     return [len(parameter.all_gather_outputs) for parameter in managed]
 
 
-@pytest.mark.parametrize("world", [2, 4])
-@pytest.mark.parametrize("recompute", [False, True])
+@pytest.mark.parametrize(("world", "recompute"), [(2, True), (4, False)])
 def test_every_format_in_one_group(device, world, recompute):
     for slots in ranks.run(world, device, gathered, recompute, device):
         first, second = slots[: len(FORMATS) // 2], slots[len(FORMATS) // 2 :]

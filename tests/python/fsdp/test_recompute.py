@@ -11,9 +11,9 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, batch, build, loss_of, same, shard
+from models import FEW, batch, build, loss_of, same, shard
 
-TESTED_FORMATS = GATHERS
+TESTED_FORMATS = FEW
 
 
 def gradients(parameters):

@@ -35,8 +35,8 @@ def assert_gathered(model, whole, what):
 
 # On three ranks 48 rows are cut between blocks, 32 within, beside 96 that are not, and of 2 one
 # rank has none.
-CASES = [(3, 48, OPTIONS, True), (3, 32, STOCHASTIC, False), (3, 32, OPTIONS, True)]
-CASES += [(3, 2, STOCHASTIC, False), (1, 48, STOCHASTIC, False), (2, 48, STOCHASTIC, False)]
+CASES = [(3, 48, STOCHASTIC, False), (3, 32, OPTIONS, True)]
+CASES += [(3, 2, STOCHASTIC, False), (1, 48, STOCHASTIC, False)]
 
 
 @pytest.mark.parametrize(("world", "few", "options", "is_sharded_first"), CASES)

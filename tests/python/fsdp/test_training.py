@@ -11,6 +11,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 import narrowcast as nc
 import ranks
+import scaled
 from models import (
     GATHERS,
     SHARDINGS,
@@ -28,28 +29,38 @@ from models import (
 TESTED_FORMATS = SHARDINGS
 
 
-def train_both(mesh, format, options, rounding):
+def train_both(mesh, format, options, rounding, matmul="dequantized"):
     """The sharded model and the whole one see the same batches, so they must stay equal."""
     device = mesh.device_type
-    whole = build(format, device)
-    model = shard(build(format, device), mesh, **options)
+    whole = build(format, device, matmul=matmul)
+    model = shard(build(format, device, matmul=matmul), mesh, **options)
     optimizer, whole_optimizer = (
         nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding, seed=5) for m in (model, whole)
     )
     with torch.no_grad():  # the first training forward may gather what this one has kept
         loss_of(model, 0, device)
-    losses = train(model, optimizer, 4, device)
-    assert losses == train(whole, whole_optimizer, 4, device)
-    assert len(set(losses)) == 4
+    outcomes = []
+    for one, its_optimizer in ((model, optimizer), (whole, whole_optimizer)):
+        torch.manual_seed(3)  # of scaled products' gradients that are rounded stochastically
+        outcomes.append(train(one, its_optimizer, 4, device))
+    assert outcomes[0] == outcomes[1]
+    assert len(set(outcomes[0])) == 4
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
 
 
-@pytest.mark.parametrize("reshard", [True, False])
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize(("world", "reshard"), [(1, True), (2, True), (2, False), (4, True)])
 def test_sharded_is_whole(format, device, world, reshard):
     if unit(format) * world <= build_plain(format).width:
         rounding = "nearest" if reshard else "stochastic"
         ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard}, rounding)
+
+
+@pytest.mark.parametrize("name", scaled.KINDS)
+@pytest.mark.parametrize(("world", "reshard"), [(1, True), (2, True), (2, False)])
+def test_scaled_products(name, device, world, reshard):
+    ranks.run(
+        world, device, train_both, name, {"reshard_after_forward": reshard}, "nearest", "scaled"
+    )
 
 
 def short_shards(mesh, format):
@@ -76,12 +87,13 @@ def test_resharded_to_a_smaller_mesh(name, device):
     ranks.run(4, device, short_shards, name)
 
 
+@pytest.mark.parametrize("name", GATHERS)
 @pytest.mark.parametrize(("world", "shape"), [(2, (2, 1)), (4, (2, 2))])
 @ranks.on("world")
-def test_hybrid_sharding(mesh, format, shape):
+def test_hybrid_sharding(mesh, name, shape):
     grid = init_device_mesh(mesh.device_type, shape, mesh_dim_names=("replicate", "shard"))
     device = mesh.device_type
-    whole, model = build(format, device), shard(build(format, device), grid)
+    whole, model = build(name, device), shard(build(name, device), grid)
     optimizer, whole_optimizer = (
         nc.FusedAdam(m.parameters(), lr=1e-2, rounding="stochastic") for m in (model, whole)
     )
@@ -140,8 +152,9 @@ def train_mixed(mesh, format):
     return [one.full_tensor().cpu().tolist() for one in (model.head.weight, model.norm.weight)]
 
 
-def test_mixed_precision(format, device):
-    first, second = ranks.run(2, device, train_mixed, format)
+@pytest.mark.parametrize("name", GATHERS)
+def test_mixed_precision(name, device):
+    first, second = ranks.run(2, device, train_mixed, name)
     assert first == second
 
 
@@ -153,11 +166,12 @@ def test_a_dtype_that_no_value_has(mesh):
         loss_of(model, 0, dtype=torch.float64)
 
 
+@pytest.mark.parametrize("name", GATHERS)
 @ranks.on(2)
-def test_accumulation_clipping_schedule_groups(mesh, format):
+def test_accumulation_clipping_schedule_groups(mesh, name):
     """Clipping, accumulation without communication, a schedule and two groups."""
     device = mesh.device_type
-    whole, model = build(format, device), shard(build(format, device), mesh)
+    whole, model = build(name, device), shard(build(name, device), mesh)
     results = []
     for m in (model, whole):
         decayed = [p for p in m.parameters() if p.dim() > 1]
@@ -200,3 +214,14 @@ def test_tied_weights(mesh, format):
             one.zero_grad()
     assert model[0].weight is model[2].weight
     assert_equal_state(model, optimizer, whole, whole_optimizer, mesh)
+
+
+@ranks.on(2, "cpu")
+def test_shards_of_an_odd_number_of_rows(mesh, format="nvfp4"):
+    """Of scaled products: 17 rows, and the gathered weight has 34, as its output's gradient."""
+    torch.manual_seed(0)
+    layer = nn.Linear(64, 34, bias=False)
+    whole = nc.convert(copy.deepcopy(layer), format, matmul="scaled")
+    nc.convert(fully_shard(layer, mesh=mesh), format, matmul="scaled")
+    x = torch.randn(6, 64, generator=torch.Generator().manual_seed(1))
+    assert same(layer(x), whole(x))

@@ -22,7 +22,7 @@ from megatron_on_cpu import on_cpu
 from megatron_run import Training
 from text import read
 
-STEPS = {"cuda": 100, "cpu": 25}
+STEPS = {"cuda": 100, "cpu": 8}
 # Bits per byte from bfloat16's, and the share of its bytes that are gathered: embeddings are plain.
 BOUNDS = {"mxfp8_e4m3": (0.05, 1.05), "nvfp4": (0.15, 0.45), "fp8_block128": (0.05, 0.6)}
 

@@ -126,13 +126,6 @@ def test_refused(format, view):
         view(q)
 
 
-def test_one_row():
-    q = nc.quantize(torch.arange(64.0), "mxfp8_e4m3", columnwise=False)
-    assert torch.equal(q[32:].dequantize(), q.dequantize()[32:])
-    with pytest.raises(ValueError, match=r"1x64.*multiples of 32.*column step"):
-        q[:5]
-
-
 # ---- writes to a part ----
 
 

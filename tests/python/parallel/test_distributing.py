@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import narrowcast as nc
 import ranks
-from models import BUFFERS, STORAGES, assert_same, batch, build, loss_of, same, shard, unit
+from models import BUFFERS, GATHERS, STORAGES, assert_same, batch, build, loss_of, same, shard, unit
 from weights import value_of
 
 
@@ -109,10 +109,11 @@ def test_one_rank(mesh):
 
 @pytest.mark.parametrize("trainable", [True, False])
 @pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("name", GATHERS)
 @ranks.on("count", "cpu")
-def test_full_tensors(mesh, format, trainable):
+def test_full_tensors(mesh, name, trainable):
     torch.manual_seed(0)
-    layer = nc.convert(nn.Linear(64, 128, bias=False), format, trainable=trainable)
+    layer = nc.convert(nn.Linear(64, 128, bias=False), name, trainable=trainable)
     value = (layer.weight.value if trainable else layer.weight.dequantize()).clone()
     fully_shard(layer, mesh=mesh)
     whole = layer.weight.full_tensor()

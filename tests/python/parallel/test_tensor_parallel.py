@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module, distribute_tensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.optim import AdamW
 
 import narrowcast as nc
 import ranks
@@ -31,6 +32,7 @@ def alone(mesh):
         for first in (False, True):
             model = build(mesh, format, converted_first=first)
             assert_trains_as_whole(model, format, rounding="stochastic")
+            assert_trains_as_whole(build(mesh, format, converted_first=first), format, AdamW)
     rank, scaled = mesh.get_local_rank(), {"matmul": "scaled"}
     for format in ("mxfp8_e4m3", "nvfp4"):
         assert_trains_as_whole(build(mesh, format, SEQUENCE_PLAN), format, sequence=rank)

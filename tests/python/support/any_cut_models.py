@@ -9,9 +9,9 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 from internals import is_unaligned
-from models import BUFFERS, assert_same, same
+from models import BUFFERS, STORAGES, assert_same, same
 
-CUT_WITHIN_BLOCKS = [name for name in nc.formats() if nc.format(name).shard_row_step > 1]
+CUT_WITHIN_BLOCKS = [name for name in STORAGES if nc.format(name).shard_row_step > 1]
 
 
 class Narrow(nn.Module):

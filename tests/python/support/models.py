@@ -32,7 +32,7 @@ def one_of_each(key):
     return [*first.values()]
 
 
-def _storage(f):
+def storage(f):
     """What decides how a tensor's operations move bytes."""
     usages = (
         (u.block, u.scale_per, u.transposed, u.scale_transposed) for u in (f.rowwise, f.columnwise)
@@ -45,9 +45,12 @@ def _sharding(f):
     return f.gather, f.tensor_amax, f.rowwise.block == "tensor", f.amax, f.row_step > 32
 
 
-STORAGES = one_of_each(_storage)
+STORAGES = one_of_each(storage)
 SHARDINGS = one_of_each(_sharding)
 GATHERS = one_of_each(lambda f: (f.gather, f.tensor_amax))
+# For tests that take long: each gather and, since one has a scale of the whole tensor, what else
+# GATHERS differ in, once.
+FEW = [n for n in GATHERS if (nc.format(n).gather == "by pass") == nc.format(n).tensor_amax]
 
 
 def unit(format):

@@ -59,10 +59,15 @@ def batch(format, step, shape=(2, 8), size=None):
     return torch.randn(*shape, width, generator=generator)
 
 
-def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", size=None, **options):
-    """The whole model is given the same gradients: sums over ranks round."""
-    whole = nc.convert(build_plain(format, size), format, **options)
-    optimizers = [nc.FusedAdam(groups_of(m, rounding), lr=1e-2) for m in (model, whole)]
+def assert_trains_as_whole(
+    model, format, kind=nc.FusedAdam, sequence=None, rounding="nearest", size=None, **options
+):
+    """The whole model is given the same gradients: sums over ranks round. Bytes after a step of
+    an optimizer of torch's are those of the next forward.
+    """
+    whole, is_fused = nc.convert(build_plain(format, size), format, **options), kind is nc.FusedAdam
+    groups = [groups_of(m, rounding) if is_fused else m.parameters() for m in (model, whole)]
+    optimizers = [kind(group, lr=1e-2) for group in groups]
     for step in range(3):
         x = batch(format, step, size=size)
         mine = x if sequence is None else x.chunk(2, 1)[sequence]
@@ -75,6 +80,8 @@ def assert_trains_as_whole(model, format, sequence=None, rounding="nearest", siz
         for one in optimizers:
             one.step()
             one.zero_grad()
+    if not is_fused:
+        model(x), whole(x)
     assert_parts(model, whole, optimizers, format)
     return model, optimizers[0], whole
 

@@ -167,8 +167,9 @@ def _context():
     """Where no GPU forbids a fork, of a process that has imported torch: once, and not by rank."""
     context = multiprocessing.get_context("spawn" if torch.cuda.is_available() else "forkserver")
     if context.get_start_method() == "forkserver":
+        compilers = "torch._dynamo", "torch._inductor.compile_fx", "torch.utils.cpp_extension"
         checkpoints = "torch.distributed.checkpoint.state_dict"
-        context.set_forkserver_preload(["narrowcast", "torch._dynamo", checkpoints])
+        context.set_forkserver_preload(["narrowcast", *compilers, checkpoints])
     return context
 
 

@@ -6,9 +6,15 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from models import one_of_each
 from weights import quantized
 
 SCALED = [name for name in nc.formats() if nc.format(name).matmul]
+# A format of each way of casting a gradient, and of each gather.
+KINDS = one_of_each(
+    lambda f: (f.matmul and f.matmul.stochastic_gradient, f.gather, f.tensor_amax, not f.matmul)
+)
+KINDS = [name for name in KINDS if name in SCALED]
 ACCUMULATION = 2**-10  # of a row: the error of the accumulation
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, assert_same, same
+from models import FEW, GATHERS, assert_same, same
 
 
 def test_assigning_data(format):
@@ -115,6 +115,7 @@ def in_ddp(mesh, name):
     return model.module.weight.value.cpu()
 
 
-def test_torchs_ddp_reduces_gradients_of_converted_weights(format, device):
-    one, other = ranks.run(2, device, in_ddp, format)
+@pytest.mark.parametrize("name", FEW)
+def test_torchs_ddp_reduces_gradients_of_converted_weights(name, device):
+    one, other = ranks.run(2, device, in_ddp, name)
     assert same(one, other)

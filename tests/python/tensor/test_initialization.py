@@ -7,7 +7,7 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, assert_quantized, same, unit
+from models import FEW, GATHERS, assert_quantized, same, unit
 
 TESTED_FORMATS = GATHERS
 
@@ -66,11 +66,12 @@ REFUSED = {"eye_": (ValueError, "another shape"), "sparse_": (RuntimeError, "DTe
 
 
 @NAMES
+@pytest.mark.parametrize("sharded", FEW)
 @ranks.on(2)
-def test_sharded(mesh, format, name):
+def test_sharded(mesh, sharded, name):
     dimensions = 3 if name == "dirac_" else 2
-    plain, layer = (weight_of(format, dimensions).to(mesh.device_type) for _ in range(2))
-    nc.convert(layer, format)
+    plain, layer = (weight_of(sharded, dimensions).to(mesh.device_type) for _ in range(2))
+    nc.convert(layer, sharded)
     for one in (plain, layer):
         fully_shard(one, mesh=mesh)
     if name in REFUSED:
@@ -83,4 +84,4 @@ def test_sharded(mesh, format, name):
     assert same(layer.weight.to_local().value, expected)
     whole = layer.weight.full_tensor()
     layer.unshard()
-    assert same(layer.weight.dequantize(), nc.quantize(whole, format).dequantize())
+    assert same(layer.weight.dequantize(), nc.quantize(whole, sharded).dequantize())
