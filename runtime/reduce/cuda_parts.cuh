@@ -1,5 +1,5 @@
-// Casts and sums of a reduce-scatter on the GPU: a thread has a unit of a part, and neighbouring
-// threads have a block together.
+// Casts and sums of a reduce-scatter on the GPU: a thread has a run of a part, and neighbouring
+// threads have a block together. Instructions bound both, so few are spent on an element.
 #pragma once
 
 #include "runtime/launch/dtype.hpp"
@@ -9,161 +9,201 @@
 #include "runtime/tile/cuda_codes.cuh"
 #include "runtime/tile/cuda_decode.cuh"
 #include "runtime/tile/cuda_encode.cuh"
-#include "runtime/tile/cuda_string.cuh"
+#include "runtime/tile/cuda_lines.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
 inline constexpr int kPartThreads = 256;
 inline constexpr int kFour = 4;  // elements that are encoded and decoded together
 
-// Of numbers, read and written 16 bytes at once.
-template <class Type>
-struct alignas(16) Unit {
-  Type at[kUnit];
-};
+// For each kStep-th number below kCount, which is known when code is compiled.
+template <int kCount, int kStep = 1, class Action>
+__device__ __forceinline__ void unrolled(const Action& action) {
+#pragma unroll
+  for (int i = 0; i < kCount; i += kStep) action(i);
+}
 
 // A thread's elements of a part.
-struct PartUnit {
+template <class Type, int kElements>
+struct PartRun {
+  struct Numbers {
+    Type at[kElements];
+  };
+  struct alignas(16) Words {  // the same, read and written 16 bytes at once
+    uint32_t at[sizeof(Numbers) / sizeof(uint32_t)];
+  };
   int64_t first;
-  int count;  // less than kUnit where the part ends, and none behind it
+  int64_t left;  // of the part, from the first on: none where it has ended
 
-  __device__ __forceinline__ explicit PartUnit(int64_t elements)
-      : first((int64_t{blockIdx.x} * kPartThreads + thread_number()) * kUnit) {
-    const int64_t left = elements - first;
-    count = static_cast<int>(left < 0 ? 0 : left < kUnit ? left : kUnit);
-  }
+  __device__ __forceinline__ explicit PartRun(int64_t elements)
+      : first((int64_t{blockIdx.x} * kPartThreads + thread_number()) * kElements),
+        left(elements - first) {}
 
   // Not of a part that begins at an odd place.
-  template <class Type>
   __device__ __forceinline__ bool is_in_words(const Type* numbers) const {
-    return count == kUnit && reinterpret_cast<uintptr_t>(numbers) % sizeof(uint4) == 0;
+    return left >= kElements && reinterpret_cast<uintptr_t>(numbers) % sizeof(uint4) == 0;
   }
 
-  template <class Type>
-  __device__ __forceinline__ void load(const Type* part, float (&x)[kUnit]) const {
-    const Type* numbers = part + first;
-    Unit<Type> unit{};
-    if (is_in_words(numbers)) {
-      unit = *reinterpret_cast<const Unit<Type>*>(numbers);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (i < count) unit.at[i] = numbers[i];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) x[i] = widen(unit.at[i]);
+  __device__ __forceinline__ Words load(const void* parts, int64_t begin) const {
+    const Type* numbers = static_cast<const Type*>(parts) + begin + first;
+    if (is_in_words(numbers)) return *reinterpret_cast<const Words*>(numbers);
+    Numbers run;
+    unrolled<kElements>([&](int i) { run.at[i] = i < left ? numbers[i] : Type{}; });
+    return __builtin_bit_cast(Words, run);
   }
-
-  template <class Type>
-  __device__ __forceinline__ void store(Type* part, const float (&x)[kUnit]) const {
-    Type* numbers = part + first;
-    Unit<Type> unit;
-#pragma unroll
-    for (int i = 0; i < kUnit; ++i) unit.at[i] = narrow<Type>(x[i]);
+  __device__ __forceinline__ void store(void* part, const Words& words) const {
+    Type* numbers = static_cast<Type*>(part) + first;
     if (is_in_words(numbers)) {
-      *reinterpret_cast<Unit<Type>*>(numbers) = unit;
+      *reinterpret_cast<Words*>(numbers) = words;
     } else {
-#pragma unroll
-      for (int i = 0; i < kUnit; ++i) {
-        if (i < count) numbers[i] = unit.at[i];
-      }
+      const auto run = __builtin_bit_cast(Numbers, words);
+      unrolled<kElements>([&](int i) {
+        if (i < left) numbers[i] = run.at[i];
+      });
     }
   }
 };
 
-// The largest magnitude of a block, in all threads that have it. A NaN is kept.
-template <int kBlock>
-__device__ __forceinline__ float amax_of_block(const float (&x)[kUnit]) {
-  static_assert(kBlock / kUnit <= kWarpSize);
-  float largest = 0;
-#pragma unroll
-  for (int i = 0; i < kUnit; ++i) largest = larger_magnitude</*kKeepsNan=*/true>(largest, x[i]);
-#pragma unroll
-  for (int distance = kBlock / kUnit / 2; distance > 0; distance /= 2)
-    largest = larger_magnitude<true>(largest, __shfl_xor_sync(~0u, largest, distance));
-  return largest;
+// The codes of a run, one after the other.
+using CodeString = unsigned __int128;
+
+// Of products, by the way of fewest instructions.
+template <class Element, class Rounding, int kElements>
+__device__ __forceinline__ CodeString encode_run(const float (&x)[kElements],
+                                                 const Rounding& rounding, int64_t index) {
+  constexpr int kBits = Element::kBits;
+  CodeString string = 0;
+  unrolled<kElements, kFour>([&](int i) {
+    uint32_t packed;
+    if constexpr (HasLines<Element> && std::is_same_v<Rounding, Nearest>) {
+      LineString<Element> four;
+      unrolled<kFour>([&](int j) { four.push(x[i + kFour - 1 - j]); });
+      packed = four.packed() & ((1u << kFour * kBits) - 1);
+    } else {
+      const float four[kFour] = {x[i], x[i + 1], x[i + 2], x[i + 3]};
+      packed = pack4<kBits>(encode4<Element>(four, rounding, index + i));
+    }
+    string |= CodeString{packed} << i * kBits;
+  });
+  return string;
 }
 
 // A row of thread blocks for each slot.
 template <class Sequence, class Rounding>
 __global__ void __launch_bounds__(kPartThreads)
-    cast_parts_kernel(const __grid_constant__ nc_parts parts) {
+    cast_parts_kernel(const __grid_constant__ nc_parts parts,
+                      const __grid_constant__ PartBytes<Sequence> to) {
   constexpr int kBits = PartBytes<Sequence>::kBits, kBlock = PartBytes<Sequence>::kBlock;
-  const PartBytes<Sequence> to(parts);
-  const PartUnit unit(parts.elements);
-  const int64_t slot = blockIdx.y, rank = rank_of_slot(parts, slot);
-  float x[kUnit];
+  constexpr int kElements = PartBytes<Sequence>::kRun, kBytes = kElements / kUnit * kBits;
   with_dtype(parts.dtype, [&]<class Type>(Type*) {
-    unit.load(static_cast<const Type*>(parts.values) + rank * parts.elements, x);
-  });
-  const float amax = amax_of_block<kBlock>(x);  // by all threads: they wait for each other
-  if (unit.count == 0) return;
-  const auto scale = scale_or_nan(typename Sequence::Rule{}, amax, !is_finite(amax));
-  const Rounding rounding = rounding_of<Rounding>(parts);
-  const int64_t index = rank * parts.elements + unit.first;
-  uint64_t string = 0;
+    using Run = PartRun<Type, kElements>;
+    const Run run(parts.elements);
+    const int64_t slot = blockIdx.y, begin = rank_of_slot(parts, slot) * parts.elements;
+    const auto own = __builtin_bit_cast(typename Run::Numbers, run.load(parts.values, begin));
+    float x[kElements];
+    unrolled<kElements>([&](int i) { x[i] = widen(own.at[i]); });
+    static_assert(kBlock / kElements <= kWarpSize);
+    float amax = 0;  // of the block, in all threads that have it, of which none may be gone; or NaN
+    unrolled<kElements>([&](int i) { amax = larger_magnitude</*kKeepsNan=*/true>(amax, x[i]); });
 #pragma unroll
-  for (int i = 0; i < kUnit; i += kFour) {
-    float scaled[kFour];
-#pragma unroll
-    for (int j = 0; j < kFour; ++j) scaled[j] = x[i + j] * scale.multiplier;
-    const uint32_t codes = encode4<typename Sequence::Element>(scaled, rounding, index + i);
-    string |= static_cast<uint64_t>(pack4<kBits>(codes)) << i * kBits;
-  }
-  store_string<kBits>(to.codes(slot, unit.first), string);
-  if (unit.first % kBlock == 0) *to.scale(slot, unit.first) = scale.stored;
-  if (unit.first + unit.count == parts.elements) to.zero_gaps(slot);
-}
-
-// Adds what came from the ranks in some slots, in their order. Several are read before the first is
-// waited for.
-template <class Sequence>
-__device__ __forceinline__ void add_slots(const PartBytes<Sequence>& from, const PartUnit& unit,
-                                          int64_t begin, int64_t end, float (&sum)[kUnit]) {
-  constexpr int kBits = PartBytes<Sequence>::kBits;
-#pragma unroll 4
-  for (int64_t slot = begin; slot < end; ++slot) {
-    const uint64_t string = load_string<kBits>(from.codes(slot, unit.first));
-    const float multiplier = typename Sequence::Decoder{}(*from.scale(slot, unit.first));
-#pragma unroll
-    for (int i = 0; i < kUnit; i += kFour) {
-      float x[kFour];
-      const uint32_t packed = static_cast<uint32_t>(string >> i * kBits);
-      decode4<typename Sequence::Element>(unpack4<kBits>(packed), x);
-#pragma unroll
-      for (int j = 0; j < kFour; ++j) sum[i + j] += x[j] * multiplier;
+    for (int distance = kBlock / kElements / 2; distance > 0; distance /= 2)
+      amax = larger_magnitude<true>(amax, __shfl_xor_sync(~0u, amax, distance));
+    if (run.left <= 0) return;
+    const auto scale = scale_or_nan(typename Sequence::Rule{}, amax, !is_finite(amax));
+    unrolled<kElements>([&](int i) { x[i] *= scale.multiplier; });
+    const auto string =
+        encode_run<typename Sequence::Element>(x, rounding_of<Rounding>(parts), begin + run.first);
+    void* codes = __builtin_assume_aligned(to.codes(slot, run.first), kBytes & -kBytes);
+    if (run.left > kElements - kUnit) {
+      __builtin_memcpy(codes, &string, kBytes);
+    } else {
+      __builtin_memcpy(codes, &string, kBits);
     }
-  }
+    if (run.first % kBlock == 0) *to.scale(slot, run.first) = scale.stored;
+    if (run.left <= kElements) to.zero_gaps(slot);
+  });
 }
 
-template <class Sequence>
-__global__ void __launch_bounds__(kPartThreads)
-    add_parts_kernel(const __grid_constant__ nc_parts parts) {
-  const PartBytes<Sequence> from(parts);
-  const PartUnit unit(parts.elements);
-  if (unit.count == 0) return;
+// Sums divided, as memory has them. The GPU's own conversion makes other NaNs than `narrow`.
+template <class Type, int kElements>
+__device__ __forceinline__ auto quotients_of(const float (&sum)[kElements], float divisor) {
+  using Run = PartRun<Type, kElements>;
+  const float inverse = exact_inverse(divisor);
+  float quotient[kElements], zero = 0;  // NaN, where a quotient is not finite
+  unrolled<kElements>([&](int i) { quotient[i] = sum[i] * inverse; });
+  unrolled<kElements>([&](int i) { zero = fused_multiply_add(quotient[i], 0.0f, zero); });
+  typename Run::Words words;
+  if (zero == 0) {
+    if constexpr (sizeof(Type) == 4) {
+      unrolled<kElements>([&](int i) { words.at[i] = bits_of(quotient[i]); });
+    } else {
+      unrolled<kElements, 2>(
+          [&](int i) { words.at[i / 2] = narrow_pair<Type>(quotient[i], quotient[i + 1]); });
+    }
+    return words;
+  }
+  typename Run::Numbers numbers;
+  unrolled<kElements>([&](int i) { numbers.at[i] = narrow<Type>(quotient_of(sum[i], divisor)); });
+  return __builtin_bit_cast(typename Run::Words, numbers);
+}
+
+// In the order of ranks; kAhead slots are read before the first is waited for. What hides the wait
+// is as many threads as registers allow, or, of many slots, as many reads.
+template <class Sequence, int kAhead>
+__global__ void __launch_bounds__(kPartThreads, kAhead == 1 ? 5 : 4)
+    add_parts_kernel(const __grid_constant__ nc_parts parts,
+                     const __grid_constant__ PartBytes<Sequence> from) {
+  constexpr int kBits = PartBytes<Sequence>::kBits;
+  constexpr int kElements = PartBytes<Sequence>::kRun, kBytes = kElements / kUnit * kBits;
   with_dtype(parts.dtype, [&]<class Type>(Type*) {
-    float own[kUnit], sum[kUnit] = {};
-    unit.load(static_cast<const Type*>(parts.values) + parts.rank * parts.elements, own);
-    add_slots(from, unit, 0, parts.rank, sum);
+    using Run = PartRun<Type, kElements>;
+    const Run run(parts.elements);
+    if (run.left <= 0) return;
+    auto words = run.load(parts.values, parts.rank * parts.elements);
+    float sum[kElements] = {};
+    const auto add_own = [&] {
+      // Kept; the compiler would widen them, and wait for them, before it reads any codes.
+      unrolled<sizeof(words) / 4>([&](int i) { asm volatile("" : "+r"(words.at[i])); });
+      const auto own = __builtin_bit_cast(typename Run::Numbers, words);
+      unrolled<kElements>([&](int i) { sum[i] += widen(own.at[i]); });
+    };
+    const int slots = static_cast<int>(parts.ranks) - 1, rank = static_cast<int>(parts.rank);
+#pragma unroll 1
+    for (int begin = 0; begin < slots; begin += kAhead) {
+      CodeString string[kAhead] = {};
+      typename Sequence::ScaleType::Stored scale[kAhead];
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) sum[i] += own[i];
-    add_slots(from, unit, parts.rank, parts.ranks - 1, sum);
+      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+        const void* codes = from.codes(begin + i, run.first);
+        __builtin_memcpy(&string[i], __builtin_assume_aligned(codes, kBytes & -kBytes), kBytes);
+        scale[i] = *from.scale(begin + i, run.first);
+      }
 #pragma unroll
-    for (int i = 0; i < kUnit; ++i) sum[i] = quotient_of(sum[i], parts.divisor);
-    unit.store(static_cast<Type*>(parts.sum), sum);
+      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+        if (begin + i == rank) add_own();
+        const float multiplier = typename Sequence::Decoder{}(scale[i]);
+        unrolled<kElements, kFour>([&](int j) {
+          float x[kFour];
+          const auto packed = static_cast<uint32_t>(string[i] >> j * kBits);
+          decode4<typename Sequence::Element>(unpack4<kBits>(packed), x);
+          unrolled<kFour>([&](int k) { sum[j + k] += x[k] * multiplier; });
+        });
+      }
+    }
+    if (rank == slots) add_own();
+    run.store(parts.sum, quotients_of<Type>(sum, parts.divisor));
   });
 }
 
 template <class Sequence>
 struct CudaParts {
-  template <void (*kKernel)(const nc_parts)>
+  template <void (*kKernel)(const nc_parts, const PartBytes<Sequence>)>
   static const char* launch(const nc_parts* parts, int64_t slots) {
-    const int64_t blocks = ceil_div(parts->elements, kPartThreads * kUnit);
+    const int64_t blocks = ceil_div(parts->elements, kPartThreads * PartBytes<Sequence>::kRun);
     if (blocks == 0 || slots == 0) return nullptr;
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slots));
-    kKernel<<<grid, kPartThreads, 0, static_cast<cudaStream_t>(parts->stream)>>>(*parts);
+    const auto stream = static_cast<cudaStream_t>(parts->stream);
+    kKernel<<<grid, kPartThreads, 0, stream>>>(*parts, PartBytes<Sequence>(*parts));
     const cudaError_t error = cudaGetLastError();
     return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
   }
@@ -174,7 +214,8 @@ struct CudaParts {
                : launch<cast_parts_kernel<Sequence, Nearest>>(parts, parts->ranks - 1);
   }
   static const char* add(const nc_parts* parts) {
-    return launch<add_parts_kernel<Sequence>>(parts, 1);
+    return parts->ranks == 2 ? launch<add_parts_kernel<Sequence, 1>>(parts, 1)
+                             : launch<add_parts_kernel<Sequence, 4>>(parts, 1);
   }
 };
 

@@ -12,7 +12,7 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// Elements whose codes fill whole bytes, whatever their width; a thread of the GPU has so many.
+// Elements whose codes fill whole bytes, whatever their width.
 inline constexpr int kUnit = 8;
 
 // Whether a run of elements can be cut into a format's blocks and cast before anything else is
@@ -42,6 +42,7 @@ struct PartBytes {
   using Stored = typename Sequence::ScaleType::Stored;
   static constexpr int kBits = Sequence::kRowwise.element_bits;  // and bytes of a unit's codes
   static constexpr int kBlock = static_cast<int>(Sequence::kRowwise.block_columns);
+  static constexpr int kRun = kBlock < 16 ? kUnit : 16;  // elements of a thread of the GPU
   PartLayout part;
   uint8_t* bytes;
 
@@ -72,6 +73,13 @@ template <class Rounding>
 NC_EVERYWHERE Rounding rounding_of(const nc_parts& parts) {
   if constexpr (std::is_same_v<Rounding, Stochastic>) return {parts.seed, parts.step, parts.first};
   return {};
+}
+
+// Of a power of two, so that a product with it is the quotient; of other divisors NaN.
+NC_EVERYWHERE constexpr float exact_inverse(float divisor) {
+  const uint32_t bits = bits_of(divisor), inverse = (254u << 23) - bits;
+  const bool has_inverse = (bits & ~kInfinityBits) == 0 && bits != 0 && bits < 254u << 23;
+  return float_of(has_inverse ? inverse : kMagnitudeMask);
 }
 
 // A sum divided; a NaN is the same on every machine.

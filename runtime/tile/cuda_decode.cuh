@@ -55,12 +55,13 @@ __device__ __forceinline__ FourHalves decode_to_halves<E4M3>(uint32_t codes) {
 }
 #endif
 
-// Every sign moves to the top of its byte.
+// Every sign moves to the top of its byte, and every mantissa to the top of the wider one.
 template <class Element>
-__device__ __forceinline__ FourHalves decode_from_low_end(uint32_t codes) {
-  constexpr uint32_t kSigns = in_each_byte(Element::kSignBit), kUp = 1u << (8 - Element::kBits);
+__device__ __forceinline__ FourHalves decode_from_wider(uint32_t codes) {
   using Wide = typename WiderElement<Element>::Type;
-  FourHalves halves = decode_to_halves<Wide>(codes + (codes & kSigns) * (kUp - 1));
+  constexpr uint32_t kSigns = in_each_byte(Element::kSignBit), kSignUp = 1u << (8 - Element::kBits);
+  constexpr uint32_t kUp = 1u << (Wide::kMantissaBits - Element::kMantissaBits);
+  FourHalves halves = decode_to_halves<Wide>(codes * kUp + (codes & kSigns) * (kSignUp - kUp));
   for (__half2& pair : halves.pair)
     pair = __hmul2(pair, __float2half2_rn(1.0f / kToLowEnd<Element>));
   return halves;
@@ -83,8 +84,8 @@ template <class Element>
 __device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
   if constexpr (has_halves<Element>()) {
     FourHalves halves;
-    if constexpr (IsLowEnd<Element>) {
-      halves = decode_from_low_end<Element>(codes);
+    if constexpr (HasWider<Element>) {
+      halves = decode_from_wider<Element>(codes);
     } else {
       halves = decode_to_halves<Element>(codes);
     }

@@ -1,5 +1,6 @@
 // Elements that are the low end of an 8-bit one: as many mantissa bits, and a narrower exponent
-// (e2m3 of e4m3, e3m2 of e5m2). What the GPU converts by itself serves them, too.
+// (e2m3 of e4m3, e3m2 of e5m2). What the GPU converts by itself serves them, too; and e2m1, whose
+// mantissa is shorter, where nothing is rounded.
 #pragma once
 
 #include "runtime/numeric/small_float.hpp"
@@ -17,6 +18,9 @@ struct WiderElement<E3M2> {
   using Type = E5M2;
 };
 
+template <>
+struct WiderElement<E2M1> : WiderElement<E2M3> {};
+
 #if __CUDA_ARCH__ >= 890
 inline constexpr bool kConvertsTo8Bits = true;
 #else
@@ -24,9 +28,12 @@ inline constexpr bool kConvertsTo8Bits = false;
 #endif
 
 template <class Element>
-concept IsLowEnd = kConvertsTo8Bits && requires {
+concept HasWider = kConvertsTo8Bits && requires {
   typename WiderElement<Element>::Type;
 };
+template <class Element>
+concept IsLowEnd =
+    HasWider<Element> && WiderElement<Element>::Type::kMantissaBits == Element::kMantissaBits;
 
 // What an element is multiplied by to be read as the wider type, whose smallest normal number is
 // then the element's.

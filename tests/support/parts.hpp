@@ -24,10 +24,11 @@ struct PartsCase {
 // Blocks that are whole and that are short; parts that begin at multiples of 16 bytes and
 // elsewhere; more of them than the GPU reads at once.
 inline constexpr PartsCase kPartsCases[] = {
-    {2, 4096, NC_F32, false},  {2, 4096, NC_BF16, true},  {2, 1, NC_F32, false},
-    {2, 7, NC_BF16, true},     {3, 2049, NC_F32, true},   {3, 5000, NC_F16, false},
-    {4, 1031, NC_BF16, false}, {4, 1000, NC_F32, true},   {6, 2060, NC_F32, false},
-    {9, 333, NC_F16, true},    {2, 100001, NC_F32, false}};
+    {2, 4096, NC_F32, false},  {2, 4096, NC_BF16, true},   {2, 1, NC_F32, false},
+    {2, 7, NC_BF16, true},     {3, 2049, NC_F32, true},    {3, 5000, NC_F16, false},
+    {4, 1031, NC_BF16, false}, {4, 1000, NC_F32, true},    {6, 2060, NC_F32, false},
+    {9, 333, NC_F16, true},    {2, 100001, NC_F32, false}, {5, 24, NC_F32, false},
+    {7, 2057, NC_F16, false},  {8, 1049, NC_BF16, false},  {8, 4096, NC_F32, false}};
 
 inline std::vector<const nc_plugin*> plugins_with_parts() {
   std::vector<const nc_plugin*> plugins;
