@@ -149,12 +149,11 @@ __device__ __forceinline__ auto quotients_of(const float (&sum)[kElements], floa
 
 // In the order of ranks; kAhead slots are read before the first is waited for. What hides the wait
 // is as many threads as registers allow, or, of many slots, as many reads.
-template <class Sequence, int kAhead>
+template <class Sequence, int kAhead, int kElements>
 __global__ void __launch_bounds__(kPartThreads, kAhead == 1 ? 5 : 4)
     add_parts_kernel(const __grid_constant__ nc_parts parts,
                      const __grid_constant__ PartBytes<Sequence> from) {
-  constexpr int kBits = PartBytes<Sequence>::kBits;
-  constexpr int kElements = PartBytes<Sequence>::kRun, kBytes = kElements / kUnit * kBits;
+  constexpr int kBits = PartBytes<Sequence>::kBits, kBytes = kElements / kUnit * kBits;
   with_dtype(parts.dtype, [&]<class Type>(Type*) {
     using Run = PartRun<Type, kElements>;
     const Run run(parts.elements);
@@ -197,9 +196,11 @@ __global__ void __launch_bounds__(kPartThreads, kAhead == 1 ? 5 : 4)
 
 template <class Sequence>
 struct CudaParts {
-  template <void (*kKernel)(const nc_parts, const PartBytes<Sequence>)>
+  static constexpr int kRun = PartBytes<Sequence>::kRun;
+
+  template <void (*kKernel)(const nc_parts, const PartBytes<Sequence>), int kElements = kRun>
   static const char* launch(const nc_parts* parts, int64_t slots) {
-    const int64_t blocks = ceil_div(parts->elements, kPartThreads * PartBytes<Sequence>::kRun);
+    const int64_t blocks = ceil_div(parts->elements, kPartThreads * kElements);
     if (blocks == 0 || slots == 0) return nullptr;
     const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(slots));
     const auto stream = static_cast<cudaStream_t>(parts->stream);
@@ -214,8 +215,10 @@ struct CudaParts {
                : launch<cast_parts_kernel<Sequence, Nearest>>(parts, parts->ranks - 1);
   }
   static const char* add(const nc_parts* parts) {
-    return parts->ranks == 2 ? launch<add_parts_kernel<Sequence, 1>>(parts, 1)
-                             : launch<add_parts_kernel<Sequence, 4>>(parts, 1);
+    if (parts->ranks > 2) return launch<add_parts_kernel<Sequence, 4, kRun>>(parts, 1);
+    // Of float32 a unit is 32 bytes, so there is enough to read, and more threads have room.
+    return parts->dtype == NC_F32 ? launch<add_parts_kernel<Sequence, 1, kUnit>, kUnit>(parts, 1)
+                                  : launch<add_parts_kernel<Sequence, 1, kRun>>(parts, 1);
   }
 };
 

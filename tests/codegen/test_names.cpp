@@ -56,11 +56,11 @@ TEST_CASE("whatever a format is called, its C++ compiles") {
       "#define NC_FORMAT format_int\n#include \"runtime/plugin/cpu_machine.cpp\"\n"
       "#include \"runtime/plugin/plugin.cpp\"\n";
   put(folder.path / "unit.cpp", unit);
-  const std::string command = std::string(NARROWCAST_CXX_COMPILER) +
-                              " -std=c++20 -fsyntax-only -Wno-psabi -DNC_VARIANT=baseline -I" +
-                              folder.path.string() + " -I" +
-                              (folder.path / "generated/int").string() + " -I" + kSource.string() +
-                              " " + (folder.path / "unit.cpp").string();
+  const std::string command =
+      std::string(NARROWCAST_CXX_COMPILER) +
+      " -std=c++20 -fsyntax-only -Wno-psabi -DNC_VARIANT=baseline -I" + folder.path.string() +
+      " -I" + (folder.path / "generated/int").string() + " -I" + kSource.string() +
+      " -I" NARROWCAST_RULES_FOLDER " " + (folder.path / "unit.cpp").string();
   CHECK(std::system(command.c_str()) == 0);
 }
 
