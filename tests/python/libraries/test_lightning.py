@@ -49,7 +49,7 @@ def looped(mesh, format, loader):
 
     model = example.Model(format).to(mesh.device_type)
     fully_shard(model.layers, mesh=mesh)
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
+    optimizer = nc.optim.AdamW(model.parameters(), lr=1e-3)
     batches = []
     for epoch in range(2):
         loader.sampler.set_epoch(epoch)
@@ -113,7 +113,7 @@ def averaged(format, device):
     import lightning_fsdp as example
 
     model = example.Model(format).to(device)
-    optimizer = nc.FusedAdam(model.parameters(), lr=1e-3)
+    optimizer = nc.optim.AdamW(model.parameters(), lr=1e-3)
     average = None
     for batch in [*example.batches()] * 2:
         batch = batch.to(device)
