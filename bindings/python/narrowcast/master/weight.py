@@ -203,8 +203,8 @@ class MasterWeight(torch.Tensor):
         if narrow and func._schema.name.startswith("aten::_fused_"):
             raise NotImplementedError(
                 f"{func}: torch's fused steps know no weight of {leaves[narrow[0]].dtype} over a "
-                "float32 value. Use one of nc.optim, leave out fused=True, or train a float32 model "
-                "under MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
+                "float32 value. Use one of nc.optim, leave out fused=True, or train a float32 "
+                "model under MixedPrecisionPolicy(param_dtype=torch.bfloat16)"
             )
         if narrow and len(leaves) > 1 and isinstance(args[0], (list, tuple)):
             for some in operators.one_by_one(narrow, len(leaves), args, kwargs):
