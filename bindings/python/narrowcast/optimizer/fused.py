@@ -94,7 +94,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     @property
     def state_names(self) -> list[str]:
         """What the rule keeps for each element."""
-        return _C.rule_names(self.rule)[1]
+        return options.rule_names(self.rule)[1]
 
     @property
     def name(self) -> str:
