@@ -27,10 +27,10 @@ int64_t place_of(const std::string& rule, const Plugin* plugin) {
     known.append(i == 0 ? "" : ", ").append(library.update_rules[i].name);
   if (plugin == nullptr)
     not_implemented("plain parameters cannot be updated by the rule ", rule, ", only by ", known,
-                    ". `narrowcast build --rule` makes a library that can");
+                    ": build narrowcast again with its header in NARROWCAST_RULES");
   not_implemented("the plugin of ", plugin->format().name, " (", plugin->path,
                   ") was built without the rule ", rule, ": it has ", known,
-                  ". Build it again with `narrowcast build`");
+                  ". Build it again by the narrowcast that has the rule");
 }
 
 // The names of a rule's options, and of what it keeps, as Python has them.

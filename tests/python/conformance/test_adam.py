@@ -8,9 +8,9 @@ from torch import nn
 import narrowcast as nc
 import reference
 import values
-from conformance import DEVICES, FORMATS, assert_same
+from conformance import DEVICES, FORMATS, assert_updated
 from models import GATHERS
-from weights import quantized, value_of
+from weights import value_of
 
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
 # None: a plain parameter, which is its own master.
@@ -51,12 +51,7 @@ def compare(name, parameters, optimizer, truth):
         for ours, theirs in ((value, p), (state["exp_avg"], m), (state["exp_avg_sq"], v)):
             assert reference.same_bits(ours.float().cpu().numpy(), theirs), f"parameter {i}"
         if name is not None:
-            options = {"rowwise": True, "columnwise": True}
-            # test_delayed_scaling.py holds the history to the page
-            if FORMATS[name].amax == "delayed":
-                options["tensor_multiplier"] = quantized(parameter).history[0].item()
-            expected = reference.quantize(p, FORMATS[name], **options)
-            assert_same(parameter.detach(), expected, f"parameter {i}")
+            assert_updated(parameter, name, p, f"parameter {i}")
 
 
 def train(

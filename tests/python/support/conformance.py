@@ -52,6 +52,15 @@ def assert_same(got, expected, where):
         assert len(wrong) == 0, f"{where}: {name} differs first at byte {wrong[0]}"
 
 
+def assert_updated(parameter, name, value, where):
+    """The bytes of both usages after an optimizer's step that left this value."""
+    options = {"rowwise": True, "columnwise": True}
+    # test_delayed_scaling.py holds the history to the page
+    if FORMATS[name].amax == "delayed":
+        options["tensor_multiplier"] = quantized(parameter).history[0].item()
+    assert_same(parameter.detach(), reference.quantize(value, FORMATS[name], **options), where)
+
+
 def narrowed(x, dtype):
     """fp32 values rounded once to the dtype, as fp32."""
     if dtype == torch.bfloat16:
