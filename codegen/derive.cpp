@@ -116,17 +116,25 @@ int32_t significant_bits(const Plan& plan) {
 
 // A name that nothing else has, whatever the format is called: a function of the library, a keyword
 // of C++, a macro of a system's headers. cmake/Format.cmake gives it to the sources of a plugin.
-std::string namespace_of(const std::string& name) { return "format_" + name; }
+std::string namespace_of(const Format& format) {
+  return (format.kind.value == Kind::kState ? "state_" : "format_") + format.name.value;
+}
 
 }  // namespace
 
 Plan derive(const Format& format) {
   Plan plan{};
   plan.name = format.name.value;
-  plan.name_space = namespace_of(plan.name);
+  plan.kind = format.kind.value;
+  plan.name_space = namespace_of(format);
   plan.summary = format.summary.value;
   plan.reference = format.reference.value;
   plan.origin = origin_outside(plan.name);
+  if (plan.kind == Kind::kState) {
+    const State& state = format.state;
+    plan.state = {state.block.value, {state.signed_root.value, state.nonnegative_root.value}};
+    return plan;
+  }
   plan.element = format.element.value;
   plan.packing = format.packing.value;
   plan.scale = format.scale.value;

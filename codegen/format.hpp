@@ -61,9 +61,17 @@ struct Products {
 };
 inline constexpr std::string_view kSelf = "self";
 
+// Of a format that stores an optimizer's state.
+struct State {
+  Field<int64_t> block;                          // elements of a row
+  Field<int64_t> signed_root, nonnegative_root;  // of a value, of which a code is the whole number
+};
+
 struct Format {
   Field<std::string> name, summary, reference;
   Field<int64_t> vocabulary;
+  Field<Kind> kind;
+  State state;  // if it is of that kind; else all that follows
   Field<Element> element;
   Field<Packing> packing;
   Field<ScaleType> scale;

@@ -45,9 +45,13 @@ Plans plans_of_folder(const std::string& folder) {
 }
 
 void plan_products(std::deque<Spec>& specs, Plans known) {
-  for (const Spec& spec : specs) known.insert_or_assign(spec.plan.name, spec.plan);
-  for (Spec& spec : specs)
+  for (const Spec& spec : specs) {
+    if (spec.plan.kind == Kind::kWeight) known.insert_or_assign(spec.plan.name, spec.plan);
+  }
+  for (Spec& spec : specs) {
+    if (spec.plan.kind != Kind::kWeight) continue;
     spec.plan.products = products_of(spec.format, spec.plan, known, spec.diagnostics);
+  }
 }
 
 // Both would be one folder and one plugin, of whichever came last.

@@ -20,7 +20,8 @@ constexpr const char* kUsage =
     "usage: narrowcast-codegen [--in-tree] [--golden DIR] [--known DIR] -o DIR SPEC...\n"
     "       narrowcast-codegen --check-specs [--known DIR] SPEC...\n"
     "\n"
-    "  -o DIR         write DIR/<format>/ for each spec: only what changed\n"
+    "  -o DIR         write DIR/<format>/ for each spec, or DIR/states/<format>.*: only what "
+    "changed\n"
     "  --in-tree      files say that they are made from the source tree's spec/\n"
     "  --golden DIR   keep each format's golden bytes in DIR/<format>.txt: written once, compared "
     "ever after\n"
@@ -68,10 +69,11 @@ int run(const Arguments& arguments) {
   Files files;
   bool golden = true;
   for (Plan& plan : *plans) {
-    if (arguments.in_tree) plan.origin = origin_in_tree(plan.name);
-    for (const Emitter& emitter : emitters())
-      files[plan.name + "/" + std::string(emitter.file)] = emitter.emit(plan);
-    if (arguments.golden.empty()) continue;
+    const std::string folder = folder_of(plan.kind);
+    if (arguments.in_tree) plan.origin = origin_in_tree(folder + plan.name);
+    for (const Emitter& emitter : emitters(plan.kind))
+      files[folder + plan.name + std::string(emitter.file)] = emitter.emit(plan);
+    if (arguments.golden.empty() || plan.kind == Kind::kState) continue;
     golden &= keep_golden(plan, arguments.golden, std::cout, std::cerr);
   }
   if (!golden) return 1;

@@ -6,8 +6,8 @@
 namespace narrowcast::codegen {
 
 // Of a spec of the source tree. tools/regenerate.py knows its files by this sentence.
-inline std::string origin_in_tree(const std::string& format) {
-  return "Made from spec/" + format + ".toml; edit that and run `make regenerate`.";
+inline std::string origin_in_tree(const std::string& spec) {
+  return "Made from spec/" + spec + ".toml; edit that and run `make regenerate`.";
 }
 
 // Of a spec that lies elsewhere. The folder's name does not tell which of the two a spec is: a

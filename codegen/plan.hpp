@@ -102,9 +102,16 @@ struct Reasons {
   std::string flat_shards;  // what their cuts divide, and what they reduce
 };
 
+// A format of an optimizer's state.
+struct StatePlan {
+  int64_t block, roots[2];  // roots: of a state of both signs, of a nonnegative one
+};
+
 struct Plan {
   // As the spec says it.
   std::string name, summary, reference;
+  Kind kind;
+  StatePlan state;         // if it is of that kind; else all that follows name_space and origin
   std::string name_space;  // of the generated C++, within `narrowcast`
   std::string origin;      // where generated text comes from, and how to change it: origin.hpp
   Element element;

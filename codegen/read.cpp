@@ -26,12 +26,32 @@ Products read_products(TableReader table) {
   return products;
 }
 
+Field<int64_t> read_root_of_codes(TableReader table) {
+  const Field<int64_t> root = table.integer("root");
+  table.finish();
+  return root;
+}
+
+State read_state(TableReader& root) {
+  State state;
+  state.block = root.integer("block");
+  state.signed_root = read_root_of_codes(root.table("signed"));
+  state.nonnegative_root = read_root_of_codes(root.table("nonnegative"));
+  return state;
+}
+
 Format read_root(TableReader root) {
   Format format;
   format.name = root.text("format");
   format.summary = root.text("summary");
   format.reference = root.text("reference");
   format.vocabulary = root.integer("vocabulary");
+  format.kind = root.word_or("kind", Kind::kWeight);
+  if (format.kind.known() && format.kind.value == Kind::kState) {
+    format.state = read_state(root);
+    root.finish();
+    return format;
+  }
 
   TableReader element = root.table("element");
   format.element = element.word<Element>("type");

@@ -178,8 +178,29 @@ void tensor_scale_stands_above_blocks(const Format& format, Diagnostics& diagnos
       "two scales for the same elements; leave tensor_scale out, or use smaller blocks");
 }
 
-#define NC_RULE(function) \
-  { #function, function }
+// ---- formats of an optimizer's state ----
+
+void state_block_fits_a_row(const Format& format, Diagnostics& diagnostics) {
+  const Field<int64_t>& block = format.state.block;
+  if (!known(block)) return;
+  for (const int64_t fitting : {32, 64, 128}) {
+    if (block.value == fitting) return;
+  }
+  diagnostics.add(block.at, "block " + std::to_string(block.value) + " fits no row of a tile",
+                  "it is 32, 64 or 128: a warp of the GPU has 128 elements of a row");
+}
+
+void state_root_is_a_square_root(const Format& format, Diagnostics& diagnostics) {
+  for (const Field<int64_t>* root : {&format.state.signed_root, &format.state.nonnegative_root}) {
+    if (!known(*root)) continue;
+    if (root->value == 1 || root->value == 2 || root->value == 4) continue;
+    diagnostics.add(root->at, "root " + std::to_string(root->value) + " is not known",
+                    "codes are of the value itself, 1, of its square root, 2, or of that one's, 4");
+  }
+}
+
+#define NC_RULE(function, ...) \
+  { #function, function, __VA_ARGS__ }
 constexpr Rule kRules[] = {
     NC_RULE(vocabulary_is_known),
     NC_RULE(name_is_an_identifier),
@@ -188,19 +209,21 @@ constexpr Rule kRules[] = {
     NC_RULE(name_is_the_file_name),
     NC_RULE(summary_is_one_sentence),
     NC_RULE(reference_is_one_line),
-    NC_RULE(block_fits_a_tile),
-    NC_RULE(block_outnumbers_scale_bytes),
-    NC_RULE(scale_per_divides_block),
-    NC_RULE(scale_pad_stays_small),
-    NC_RULE(usages_agree_on_a_tensor_block),
-    NC_RULE(tensor_block_has_one_scale),
-    NC_RULE(delayed_amax_needs_a_tensor_block),
-    NC_RULE(quotient_needs_a_current_amax),
-    NC_RULE(scale_rule_is_defined_for_scale_type),
-    NC_RULE(nearest_even_needs_e2m1),
-    NC_RULE(nearest_even_needs_a_tensor_scale),
-    NC_RULE(tensor_scale_needs_nearest_even),
-    NC_RULE(tensor_scale_stands_above_blocks),
+    NC_RULE(block_fits_a_tile, Kind::kWeight),
+    NC_RULE(block_outnumbers_scale_bytes, Kind::kWeight),
+    NC_RULE(scale_per_divides_block, Kind::kWeight),
+    NC_RULE(scale_pad_stays_small, Kind::kWeight),
+    NC_RULE(usages_agree_on_a_tensor_block, Kind::kWeight),
+    NC_RULE(tensor_block_has_one_scale, Kind::kWeight),
+    NC_RULE(delayed_amax_needs_a_tensor_block, Kind::kWeight),
+    NC_RULE(quotient_needs_a_current_amax, Kind::kWeight),
+    NC_RULE(scale_rule_is_defined_for_scale_type, Kind::kWeight),
+    NC_RULE(nearest_even_needs_e2m1, Kind::kWeight),
+    NC_RULE(nearest_even_needs_a_tensor_scale, Kind::kWeight),
+    NC_RULE(tensor_scale_needs_nearest_even, Kind::kWeight),
+    NC_RULE(tensor_scale_stands_above_blocks, Kind::kWeight),
+    NC_RULE(state_block_fits_a_row, Kind::kState),
+    NC_RULE(state_root_is_a_square_root, Kind::kState),
 };
 #undef NC_RULE
 
@@ -209,7 +232,10 @@ constexpr Rule kRules[] = {
 std::span<const Rule> rules() { return kRules; }
 
 void validate(const Format& format, Diagnostics& diagnostics) {
-  for (const Rule& rule : kRules) rule.check(format, diagnostics);
+  for (const Rule& rule : kRules) {
+    if (!rule.kind || (known(format.kind) && rule.kind == format.kind.value))
+      rule.check(format, diagnostics);
+  }
 }
 
 }  // namespace narrowcast::codegen

@@ -1,6 +1,7 @@
 // Rules across the keys of a spec: what the vocabulary can say, but no format can be.
 #pragma once
 
+#include <optional>
 #include <span>
 
 #include "codegen/diagnostic.hpp"
@@ -13,6 +14,7 @@ namespace narrowcast::codegen {
 struct Rule {
   std::string_view name;
   void (*check)(const Format&, Diagnostics&);
+  std::optional<Kind> kind = {};  // of the formats that it is for; none: for all
 };
 
 // In the order of checking. tests/codegen/bad/ has a wrong spec for each, of the rule's name.

@@ -19,6 +19,7 @@ enum class ScaleType { NC_SCALE_TYPES(NC_VALUE) };
 enum class ScaleRule { NC_SCALE_RULES(NC_VALUE) };
 #undef NC_VALUE
 
+enum class Kind { kWeight, kState };  // what a format stores: weights, or an optimizer's state
 enum class Packing { kDense, kByte };
 enum class TensorScale { kNone, kF32 };  // kNone has no word: the key is left out
 enum class Amax { kCurrent, kDelayed };
@@ -44,6 +45,7 @@ inline constexpr auto kScaleTypes = words_of_rows<ScaleType>({NC_SCALE_TYPES(NC_
 inline constexpr auto kScaleRules = words_of_rows<ScaleRule>({NC_SCALE_RULES(NC_TEXT)});
 #undef NC_TEXT
 
+inline constexpr Word<Kind> kKinds[] = {{"weight", Kind::kWeight}, {"state", Kind::kState}};
 inline constexpr Word<Packing> kPackings[] = {{"dense", Packing::kDense}, {"byte", Packing::kByte}};
 inline constexpr Word<TensorScale> kTensorScales[] = {{"f32", TensorScale::kF32}};
 inline constexpr Word<Amax> kAmaxes[] = {{"current", Amax::kCurrent}, {"delayed", Amax::kDelayed}};
@@ -52,6 +54,7 @@ inline constexpr Word<Rounding> kRoundings[] = {{"nearest", Rounding::kNearest},
 
 // The vocabulary of a type of value.
 constexpr std::span<const Word<Element>> words(Element) { return kElements; }
+constexpr std::span<const Word<Kind>> words(Kind) { return kKinds; }
 constexpr std::span<const Word<Packing>> words(Packing) { return kPackings; }
 constexpr std::span<const Word<ScaleType>> words(ScaleType) { return kScaleTypes; }
 constexpr std::span<const Word<TensorScale>> words(TensorScale) { return kTensorScales; }

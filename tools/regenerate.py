@@ -31,9 +31,13 @@ pages = importlib.import_module("pages")  # without the package, which need not 
 def main() -> int:
     generator, *options = sys.argv[1:]
     check = options == ["--check"]
-    specs = sorted(path.relative_to(ROOT) for path in (ROOT / "spec").glob("*.toml"))
+    weights, states = (
+        sorted(path.relative_to(ROOT) for path in (ROOT / "spec").glob(pattern))
+        for pattern in ("*.toml", "states/*.toml")
+    )
+    specs = [*weights, *states]
     missing = [
-        path for spec in specs if not (ROOT / (path := GOLDEN / f"{spec.stem}.txt")).exists()
+        path for spec in weights if not (ROOT / (path := GOLDEN / f"{spec.stem}.txt")).exists()
     ]
     if check and missing:
         return _fail(f"{missing[0]}: no golden bytes yet")
@@ -69,7 +73,7 @@ def _fail(what: str) -> int:
 
 
 def _add_pages(made: Path) -> None:
-    folders = sorted(made.iterdir())
+    folders = sorted(path.parent for path in made.glob("*/facts.json"))
     for folder in folders:
         pages.write(folder)
     facts = [json.loads((folder / "facts.json").read_text("utf-8")) for folder in folders]
@@ -106,7 +110,8 @@ def _made_of_specs() -> list[Path]:
     found = []
     for path in (ROOT / GENERATED).glob("*/*"):
         plain = path.is_file() and not path.is_symlink() and not path.parent.is_symlink()
-        if plain and f"Made from spec/{path.parent.name}.toml;" in path.read_text("utf-8")[:1000]:
+        spec = f"states/{path.stem}" if path.parent.name == "states" else path.parent.name
+        if plain and f"Made from spec/{spec}.toml;" in path.read_text("utf-8")[:1000]:
             found.append(path.relative_to(ROOT / GENERATED))
     return found
 

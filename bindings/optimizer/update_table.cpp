@@ -17,9 +17,17 @@ const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
       device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
 }
 
+const nc_plugin& library_of(const Plugin* plugin) {
+  return plugin != nullptr ? *plugin->table : plain_plugin();
+}
+
+std::span<const nc_state_format> states_of(const nc_plugin& library) {
+  return {library.state_formats, static_cast<size_t>(library.state_format_count)};
+}
+
 // The place of a rule of that name among those of the plugin, or of plain parameters.
 int64_t place_of(const std::string& rule, const Plugin* plugin) {
-  const nc_plugin& library = plugin != nullptr ? *plugin->table : plain_plugin();
+  const nc_plugin& library = library_of(plugin);
   const int64_t place = find_rule(library, rule);
   if (place >= 0) return place;
   std::string known;
@@ -33,15 +41,31 @@ int64_t place_of(const std::string& rule, const Plugin* plugin) {
                   ". Build it again by the narrowcast that has the rule");
 }
 
-// The names of a rule's options, and of what it keeps, as Python has them.
-std::pair<std::vector<std::string>, std::vector<std::string>> names_of(const std::string& rule) {
+// The names of a rule's options, and of what it keeps, as Python has them; and of each state
+// whether it never is below 0: none where the rule is not kept in state formats.
+using RuleFacts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<bool>>;
+
+RuleFacts rule_facts(const std::string& rule) {
   const nc_update_rule& facts = plain_plugin().update_rules[place_of(rule, nullptr)];
   const auto listed = [](const char* const* names) {
     std::vector<std::string> found;
     for (; *names != nullptr; ++names) found.emplace_back(*names);
     return found;
   };
-  return {listed(facts.options), listed(facts.states)};
+  std::vector<std::string> states = listed(facts.states);
+  std::vector<bool> nonnegative;
+  if (facts.nonnegative != nullptr)
+    nonnegative.assign(facts.nonnegative, facts.nonnegative + states.size());
+  return {listed(facts.options), std::move(states), std::move(nonnegative)};
+}
+
+// Name, summary, reference, block and roots of each.
+py::list state_facts() {
+  py::list every;
+  for (const nc_state_format& one : states_of(plain_plugin()))
+    every.append(py::make_tuple(one.name, one.summary, one.reference, one.block,
+                                py::make_tuple(one.root[0], one.root[1])));
+  return every;
 }
 
 }  // namespace
@@ -49,7 +73,8 @@ std::pair<std::vector<std::string>, std::vector<std::string>> names_of(const std
 UpdateTable::UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device,
                          bool stochastic)
     : rule_(place_of(rule, plugin)),
-      facts_((plugin != nullptr ? *plugin->table : plain_plugin()).update_rules[rule_]),
+      facts_(library_of(plugin).update_rules[rule_]),
+      states_(states_of(library_of(plugin))),
       stochastic_(stochastic),
       spans_(plugin != nullptr && plugin->format().tensor_amax != 0),
       table_(machine_of(plugin, device), device),
@@ -59,6 +84,7 @@ UpdateTable::UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> sh
                          bool stochastic, OptionalTensor exchange, OptionalTensor skips)
     : rule_(place_of(rule, &shards->plugin())),
       facts_(shards->plugin().table->update_rules[rule_]),
+      states_(states_of(*shards->plugin().table)),
       stochastic_(stochastic),
       spans_(shards->spans()),
       shards_(std::move(shards)),
@@ -68,7 +94,8 @@ UpdateTable::UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> sh
       ends_(shards_->machine(), shards_->device()) {}
 
 void bind_optimizer(py::module_& module) {
-  module.def("rule_names", names_of);
+  module.def("rule_facts", rule_facts);
+  module.def("state_formats", state_facts);
   py::class_<UpdateTable>(module, "UpdateTable")
       .def(py::init<const std::string&, const Plugin*, at::Device, bool>(), py::keep_alive<1, 3>())
       .def(py::init<const std::string&, std::shared_ptr<FlatShards>, bool, OptionalTensor,

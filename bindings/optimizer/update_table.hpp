@@ -62,8 +62,8 @@ class UpdateTable {
   // nc_tensor.
   void add(const py::object& parameter, const std::string& name, int64_t group,
            const py::dict& state, uint64_t seed, uint64_t first) {
-    const bool delayed = machine().record_amax != nullptr;
-    parameters_.emplace_back(parameter, name, state, facts_, table_.device(), delayed, seed, first);
+    const UpdateFacts facts{facts_, states_, machine(), table_.device()};
+    parameters_.emplace_back(parameter, name, state, facts, seed, first);
     if (shards_) {
       const size_t place = parameters_.size() - 1;
       parameters_.back().become_flat_shard(shards_->entry(place), shards_->elements(place));
@@ -89,7 +89,6 @@ class UpdateTable {
       const int64_t t = parameter.next_step();
       if (groups_[i] != made_for_group || t != made_for_t) {
         made = make_step(facts_, groups[groups_[i]], t, grad_scale.value_or(1.0));
-        made.scaled = grad_scale.has_value();
         made_for_group = groups_[i];
         made_for_t = t;
       }
@@ -206,6 +205,7 @@ class UpdateTable {
 
   int64_t rule_;  // its place among the plugin's
   const nc_update_rule& facts_;
+  std::span<const nc_state_format> states_;
   bool stochastic_;
   bool spans_;
   std::vector<UpdatedParameter> parameters_;

@@ -10,19 +10,27 @@
 
 namespace narrowcast {
 
+// What the parameters of a table have in common.
+struct UpdateFacts {
+  const nc_update_rule& rule;
+  std::span<const nc_state_format> states;  // that the library has
+  const nc_machine& machine;
+  at::Device device;
+};
+
 class UpdatedParameter {
  public:
-  // `state`: a dict with step, what the rule keeps and, of a plain bfloat16 or float16 parameter,
-  // master; or an empty one of a parameter that has had no gradient yet, which is dormant. Tensors
-  // may be DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can
-  // read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
+  // `state`: a dict with step, what the rule keeps (a number of each element by the state's name;
+  // or by that and a state format's, STATE_FORMAT, codes, and STATE_FORMAT_scale) and, of a plain
+  // bfloat16 or float16 parameter, master; or an empty one of a parameter that has had no gradient
+  // yet, which is dormant. Tensors may be DTensors. ValueError or TypeError if one is missing, or
+  // no tensor that a kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
   UpdatedParameter(const py::object& parameter, const std::string& name, const py::dict& state,
-                   const nc_update_rule& rule, at::Device device, bool delayed, uint64_t seed,
-                   uint64_t first)
+                   const UpdateFacts& facts, uint64_t seed, uint64_t first)
       : parameter_(parameter),
         name_(name),
         state_(state),
-        device_(device),
+        device_(facts.device),
         sharded_(is_dtensor(parameter)),
         dormant_(state.empty()) {
     const py::object wrapper = local();
@@ -30,11 +38,11 @@ class UpdatedParameter {
     elements_ = tensor.numel();
     store_ = store_of(wrapper);
     if (store_) {
-      add_quantized(delayed);
+      add_quantized(facts.machine.record_amax != nullptr);
     } else {
-      add_plain(tensor);
+      add_plain(tensor, facts.machine.tile_columns);
     }
-    if (!dormant_) add_state(rule);
+    if (!dormant_) add_state(facts);
     entry_.seed = seed;
     entry_.first = first;
   }
@@ -46,13 +54,21 @@ class UpdatedParameter {
     if (elements_ != elements && elements_ != 0)
       value_error(name_, " has ", elements_, " elements, and the flat shard that it is the master ",
                   "of ", elements);
-    const size_t state_size = entry_.state_dtype == NC_F32 ? sizeof(float) : sizeof(uint16_t);
     nc_tensor entry = shard;
     entry.value = first_of(entry_.value, begin, sizeof(float));
     entry.value_dtype = NC_F32;
-    for (size_t k = 0; k < std::size(entry.state); ++k)
-      entry.state[k] = first_of(entry_.state[k], begin, state_size);
     entry.state_dtype = entry_.state_dtype;
+    if (block_ > 0 && (begin % shard.columns != 0 || elements % shard.columns != 0))
+      not_implemented(name_, ": it is the elements from ", begin, " to ", begin + elements,
+                      " of a matrix of ", shard.columns, " columns, and a state format has blocks ",
+                      "of whole rows: use state_dtype=torch.float32 or torch.bfloat16");
+    for (size_t k = 0; k < std::size(entry.state); ++k) {
+      entry.state[k] = first_of(entry_.state[k], begin, state_size_);
+      if (block_ > 0)
+        entry.state_scale[k] = static_cast<float*>(
+            first_of(entry_.state_scale[k], begin / shard.columns * blocks_of(shard.columns),
+                     sizeof(float)));
+    }
     entry.seed = entry_.seed;
     entry.first += entry_.first;
     entry_ = entry;
@@ -142,9 +158,11 @@ class UpdatedParameter {
     remember(bytes.history);
   }
 
-  void add_plain(const at::Tensor& local) {
-    entry_.rows = 1;
-    entry_.columns = elements_;
+  // A run of elements, as rows of a tile's columns.
+  void add_plain(const at::Tensor& local, int64_t columns) {
+    entry_.rows = ceil_div(elements_, columns);
+    entry_.columns = columns;
+    entry_.after = entry_.rows * columns - elements_;
     entry_.value_dtype = checked_dtype(local.scalar_type(), name_);
     check_run(local, elements_, device_, name_);
     void* memory = address_of(local, name_);
@@ -152,23 +170,58 @@ class UpdatedParameter {
     if (entry_.value_dtype == NC_F32) {
       entry_.value = memory;
     } else if (!dormant_) {
-      entry_.parameter = memory;
+      entry_.buffer[0] = memory;
       entry_.value = checked_state(take("master"), at::kFloat, "master");
     }
   }
 
-  void add_state(const nc_update_rule& rule) {
+  void add_state(const UpdateFacts& facts) {
     const at::Tensor step = take("step");
     step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
     remember(step);
+    const char* const* names = facts.rule.states;
+    for (size_t i = 0; i < facts.states.size(); ++i) {
+      if (!state_.contains(coded(names[0], facts.states[i]))) continue;
+      entry_.state_dtype = NC_STATE_FORMAT + static_cast<int32_t>(i);
+      return add_codes(names, facts.states[i]);
+    }
     std::optional<at::ScalarType> dtype;
-    for (int k = 0; rule.states[k] != nullptr; ++k) {
-      const at::Tensor state = take(rule.states[k]);
+    for (int k = 0; names[k] != nullptr; ++k) {
+      const at::Tensor state = take(names[k]);
       if (!dtype) dtype = state.scalar_type();
-      entry_.state_dtype = checked_dtype(*dtype, name_, ": state ", rule.states[k]);
-      entry_.state[k] = checked_state(state, *dtype, rule.states[k]);
+      entry_.state_dtype = checked_dtype(*dtype, name_, ": state ", names[k]);
+      entry_.state[k] = checked_state(state, *dtype, names[k]);
+      state_size_ = state.itemsize();
     }
   }
+
+  static std::string coded(const std::string& state, const nc_state_format& format) {
+    return state + "_" + format.name;
+  }
+
+  // Codes under scales of blocks along rows: those of a matrix, as a plain parameter is one now.
+  void add_codes(const char* const* names, const nc_state_format& format) {
+    const at::Tensor shaped = take(coded(names[0], format));
+    const int64_t columns = shaped.dim() == 0 ? 1 : shaped.size(-1);
+    const int64_t rows = columns == 0 ? 0 : elements_ / columns;
+    if (!store_) {
+      entry_.rows = rows;
+      entry_.columns = columns;
+      entry_.after = 0;
+    }
+    block_ = format.block;
+    state_size_ = sizeof(uint8_t);
+    for (int k = 0; names[k] != nullptr; ++k) {
+      const std::string name = coded(names[k], format);
+      entry_.state[k] = checked_state(take(name), at::kByte, name);
+      const at::Tensor scale = take(name + "_scale");
+      entry_.state_scale[k] = checked_floats(scale, rows * blocks_of(columns), device_, name_,
+                                             ": state ", name, "_scale");
+      remember(scale);
+    }
+  }
+
+  int64_t blocks_of(int64_t columns) const { return ceil_div(columns, block_); }
 
   at::Tensor local_gradient(const at::Tensor& gradient) const {
     const auto wrapper = py::reinterpret_steal<py::object>(THPVariable_Wrap(gradient));
@@ -176,14 +229,14 @@ class UpdatedParameter {
   }
 
   // The entry of the state by this name, as a plain tensor. ValueError if there is none.
-  at::Tensor take(const char* key) const {
+  at::Tensor take(const std::string& key) const {
     if (!state_.contains(key)) value_error(name_, ": the optimizer's state has no ", key);
-    const py::object local = local_of(state_[key]);
+    const py::object local = local_of(state_[py::str(key)]);
     if (!THPVariable_Check(local.ptr())) type_error(name_, ": state ", key, " is no tensor");
     return THPVariable_Unpack(local.ptr());
   }
 
-  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, const char* key) {
+  void* checked_state(const at::Tensor& tensor, at::ScalarType dtype, const std::string& key) {
     void* address = checked_address(tensor, dtype, elements_, device_, name_, ": state ", key);
     remember(tensor);
     return address;
@@ -205,6 +258,8 @@ class UpdatedParameter {
   std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
   std::vector<PlacedTensor> remembered_;
   nc_tensor entry_{};
+  size_t state_size_ = 0;  // bytes of an element
+  int64_t block_ = 0;      // of the state format; 0 if the state is numbers
   float* step_ = nullptr;
   at::Tensor gradient_;  // of the step being prepared
 };

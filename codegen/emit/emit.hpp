@@ -11,17 +11,23 @@
 
 namespace narrowcast::codegen {
 
-std::string emit_format(const Plan& plan);  // format.hpp
-std::string emit_cast(const Plan& plan);    // cast.hpp
-std::string emit_gather(const Plan& plan);  // gather.hpp
-std::string emit_test(const Plan& plan);    // test.cpp
-std::string emit_facts(const Plan& plan);   // facts.json
+std::string emit_format(const Plan& plan);      // format.hpp
+std::string emit_cast(const Plan& plan);        // cast.hpp
+std::string emit_gather(const Plan& plan);      // gather.hpp
+std::string emit_test(const Plan& plan);        // test.cpp
+std::string emit_facts(const Plan& plan);       // facts.json
+std::string emit_state(const Plan& plan);       // a state format's header
+std::string emit_state_page(const Plan& plan);  // and its page
+
+// Where the specs of a kind lie under spec/, and what is made of them: "", or a folder with a
+// slash.
+std::string folder_of(Kind kind);
 
 struct Emitter {
-  std::string_view file;
+  std::string_view file;  // behind the format's name
   std::string (*emit)(const Plan&);
 };
-std::span<const Emitter> emitters();
+std::span<const Emitter> emitters(Kind kind);
 
 // The constant of format.hpp that the plugin's table points to.
 std::string table_facts(const Plan& plan);

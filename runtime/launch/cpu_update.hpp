@@ -1,10 +1,12 @@
 // The step of a run of elements on the CPU, whatever the rule: the one loop around it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
+#include "runtime/geometry/geometry.hpp"
 #include "runtime/launch/dtype.hpp"
-#include "runtime/optimizer/rule.hpp"
+#include "runtime/launch/state_dtype.hpp"
 #include "runtime/tile/cpu_data.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
@@ -35,17 +37,62 @@ NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_me
   }
 }
 
+// A block of a state, between its codes and numbers.
+template <class Code>
+NC_MACHINE void decode_block(const uint8_t* __restrict codes, float scale, int count,
+                             float* __restrict x) {
+  for (int c = 0; c < count; ++c) x[c] = Code::decode(codes[c], scale);
+}
+
+template <class Code>
+NC_MACHINE void encode_block(const float* __restrict x, int count, uint8_t* __restrict codes,
+                             float* scale) {
+  uint32_t amax = 0;
+  for (int c = 0; c < count; ++c) amax = std::max(amax, magnitude_bits(x[c]));
+  const StateScale made = Code::scale_of(amax);
+  for (int c = 0; c < count; ++c) codes[c] = Code::encode(x[c], made.multiplier);
+  *scale = made.scale;
+}
+
+// The same where the state is kept in a format. The run begins with a block.
+template <class Rule, class Grad, StateFormat State>
+NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_memory,
+                              int64_t offset, Run own, float* __restrict x) {
+  constexpr int kBlock = State::kBlock;
+  const nc_step step = step_in_memory;
+  const int64_t blocks = ceil_div(tensor.columns, kBlock);  // of a row
+  const int64_t first_block =
+      floor_div(offset, tensor.columns) * blocks + offset % tensor.columns / kBlock;
+  for (int begin = own.begin; begin < own.end; begin += kBlock) {
+    const int count = std::min(kBlock, own.end - begin);
+    const Grad* __restrict grad = row_of<const Grad>(step.grad, offset) + begin;
+    float* __restrict master = row_of<float>(tensor.value, offset) + begin;
+    const auto codes_of = [&](int k) { return row_of<uint8_t>(tensor.state[k], offset) + begin; };
+    const auto scale_of = [&](int k) {
+      return row_of<float>(tensor.state_scale[k], first_block) + begin / kBlock;
+    };
+    alignas(64) float kept[Rule::kStates][kBlock];
+    for_each_state<Rule>([&]<int k> {
+      decode_block<CodeOfRule<Rule, State, k>>(codes_of(k), *scale_of(k), count, kept[k]);
+    });
+#pragma GCC ivdep  // no two of these arrays overlap
+    for (int c = 0; c < count; ++c)
+      x[begin + c] = master[c] = updated_column<Rule>(master[c], grad[c], kept, c, step);
+    for_each_state<Rule>([&]<int k> {
+      encode_block<CodeOfRule<Rule, State, k>>(kept[k], count, codes_of(k), scale_of(k));
+    });
+  }
+}
+
 // Of elements `own` of a row that begins at `offset`: master and state in memory, and the new
 // master in x.
 template <class Rule>
 NC_MACHINE void update_run(const nc_tensor& tensor, const nc_step& step, int64_t offset, Run own,
                            float* x) {
   with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
-    if (tensor.state_dtype == NC_BF16) {
-      update_run_of<Rule, Grad, Bf16>(tensor, step, offset, own, x);
-    } else {
-      update_run_of<Rule, Grad, float>(tensor, step, offset, own, x);
-    }
+    with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
+      update_run_of<Rule, Grad, State>(tensor, step, offset, own, x);
+    });
   });
 }
 

@@ -48,7 +48,7 @@ __device__ __forceinline__ void with_code_tile(const nc_tensor& tensor, uint8_t*
   const Extent matrix{tensor.rows, tensor.columns};
   const Extent origin = tile_origin(tensor, blockIdx.x, kRows, kColumns);
   if (has_run_words<kLayout>(matrix) &&
-      is_full<Sequence>(tensor, nullptr, origin, kRows, kColumns)) {
+      is_full(tensor, nullptr, origin, {kRows, kColumns}, kIsTransposed<Sequence>)) {
     action(Tile<true>(matrix, origin, stage, scale_stage));
   } else {
     action(Tile<false>(matrix, origin, stage, scale_stage));

@@ -2,6 +2,7 @@
 
 #include "runtime/optimizer/rule_table.hpp"
 #include "runtime/plugin/export.hpp"
+#include "states.hpp"
 
 namespace narrowcast {
 
@@ -15,8 +16,9 @@ const nc_machine* variant(const char*) { return nullptr; }
 
 const nc_plugin& plain_plugin() {
   static constexpr nc_format kNoFormat{};
-  static const PluginTable kTable(kNoFormat, RuleTable<Rules>::kFacts, &baseline::cpu_machine(),
-                                  NC_AVX_MACHINES, NC_CUDA_MACHINE, variant, nullptr);
+  static const PluginTable kTable(kNoFormat, RuleTable<Rules>::kFacts, States::kFacts,
+                                  &baseline::cpu_machine(), NC_AVX_MACHINES, NC_CUDA_MACHINE,
+                                  variant, nullptr);
   return *kTable.get();
 }
 

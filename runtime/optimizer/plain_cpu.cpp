@@ -9,20 +9,20 @@
 namespace narrowcast::inline NC_VARIANT {
 namespace {
 
-constexpr int64_t kTile = 32768;  // elements
-constexpr int kRun = 1024;        // of them, that stay in the first-level cache
+constexpr int64_t kRows = 32;
+constexpr int64_t kColumns = 1024;  // of a tile, whose rows stay in the first-level cache
 
 template <class Type>
 NC_MACHINE void follow_run(const nc_tensor& tensor, int64_t first, int count) {
   float* __restrict master = static_cast<float*>(tensor.value) + first;
-  const Type* __restrict parameter = static_cast<const Type*>(tensor.parameter) + first;
+  const Type* __restrict parameter = static_cast<const Type*>(tensor.buffer[0]) + first;
   for (int i = 0; i < count; ++i) master[i] = following(master[i], parameter[i]);
 }
 
 template <class Type>
 NC_MACHINE void round_run(const nc_tensor& tensor, int64_t first, int count,
                           const float* __restrict x) {
-  Type* __restrict parameter = static_cast<Type*>(tensor.parameter) + first;
+  Type* __restrict parameter = static_cast<Type*>(tensor.buffer[0]) + first;
   for (int i = 0; i < count; ++i) parameter[i] = narrow<Type>(x[i]);
 }
 
@@ -32,12 +32,16 @@ void update_tile(const nc_launch& launch, int64_t tile) {
   const nc_tensor& tensor = launch.tensors[index];
   const nc_step& step = launch.steps[index];
   if (step.grad == nullptr) return;
-  const int64_t begin = (tile - tensor.first_tile) * kTile;
-  const int64_t end = std::min(begin + kTile, tensor.columns);
-  const bool is_rounded = tensor.parameter != nullptr;
-  alignas(64) float x[kRun];
-  for (int64_t first = begin; first < end; first += kRun) {
-    const int count = static_cast<int>(std::min<int64_t>(kRun, end - first));
+  const Extent origin = tile_origin(tensor, tile, kRows, kColumns);
+  const int64_t columns = std::min(kColumns, tensor.columns - origin.columns);
+  const int64_t end_row = std::min(origin.rows + kRows, tensor.rows);
+  const int64_t end = tensor.rows * tensor.columns - tensor.after;
+  const bool is_rounded = tensor.buffer[0] != nullptr;
+  alignas(64) float x[kColumns];
+  for (int64_t row = origin.rows; row < end_row; ++row) {
+    const int64_t first = row * tensor.columns + origin.columns;
+    const int count = static_cast<int>(std::min(columns, end - first));
+    if (count <= 0) return;
     if (is_rounded) {
       with_dtype(tensor.value_dtype,
                  [&]<class Type>(Type*) { follow_run<Type>(tensor, first, count); });
@@ -62,8 +66,8 @@ struct PlainKernels {
 const nc_machine& cpu_machine() {
   static constexpr nc_machine kMachine = [] {
     nc_machine machine{};
-    machine.tile_rows = machine.step_rows = 1;
-    machine.tile_columns = kTile;
+    machine.tile_rows = machine.step_rows = kRows;
+    machine.tile_columns = kColumns;
     machine.updates = RuleTable<Rules>::kUpdates<PlainKernels>;
     return machine;
   }();

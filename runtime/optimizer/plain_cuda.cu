@@ -2,35 +2,32 @@
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/cuda_full.cuh"
 #include "runtime/launch/cuda_rows.cuh"
+#include "runtime/launch/find_tensor.hpp"
 #include "runtime/optimizer/rule_table.hpp"
 #include "runtime/tile/cuda_values.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 namespace {
 
-constexpr int kWarps = 4, kThreads = kWarps * kWarpSize;
-constexpr int64_t kRun = kThreads * kThreadRows * kThreadColumns;  // elements of a tile
+constexpr int kWarps = 4, kThreads = kWarps * kWarpSize, kRows = kWarps * kThreadRows;
 
-// A run is a matrix of kWarpColumns columns, in whose last row some may be missing.
 template <class Rule, Owned kOwned>
-__device__ __forceinline__ void update_run(const nc_tensor& tensor, const nc_step& step,
-                                           int64_t first, bool has_words) {
-  using Tile = CudaValues<kWarps, kOwned>;
-  const int64_t row = first / kWarpColumns;
-  Tile tile({{row + Tile::kRows, kWarpColumns},
-             {row, 0},
-             {tensor, nc_launch{}, false},
-             {0, Tile::kRows},
-             /*is_first=*/first == 0,
-             has_words});
-  if (tensor.parameter == nullptr) return update_tile<Rule>(tile, tensor, step);
+__device__ __forceinline__ void update_plain(const nc_tensor& tensor, const nc_step& step,
+                                             Extent origin, bool has_words) {
+  CudaValues<kWarps, kOwned> tile({{tensor.rows, tensor.columns},
+                                   origin,
+                                   {tensor, nc_launch{}, false},
+                                   {0, kRows},
+                                   /*is_first=*/false,
+                                   has_words});
+  if (tensor.buffer[0] == nullptr) return update_tile<Rule>(tile, tensor, step);
   if constexpr (kOwned == Owned::kAll) {
     with_dtype(tensor.value_dtype,
                [&]<class Type>(Type*) { update_tile<Rule, Type>(tile, tensor, step); });
   } else {
     update_cut_rows<Rule, /*kRounds=*/true>(tile, tensor, step);
   }
-  store_value(tile, tensor, tensor.parameter);
+  store_value(tile, tensor, tensor.buffer[0]);
 }
 
 template <class Rule>
@@ -40,11 +37,12 @@ __global__ void __launch_bounds__(kThreads)
   if (!load_entry</*kOfTile=*/true>(launch, entry, blockIdx.x)) return;
   const nc_tensor& tensor = entry.tensor;
   const nc_step& step = entry.step;
-  const int64_t first = (blockIdx.x - tensor.first_tile) * kRun;
-  const bool in_words = begins_in_words(tensor, step.grad);
-  if (in_words && first + kRun <= tensor.columns)
-    return update_run<Rule, Owned::kAll>(tensor, step, first, true);
-  update_run<Rule, Owned::kSome>(tensor, step, first, in_words && tensor.columns % 4 == 0);
+  const Extent origin = tile_origin(tensor, blockIdx.x, kRows, kWarpColumns);
+  if (is_full(tensor, step.grad, origin, {kRows, kWarpColumns}, /*transposed=*/false))
+    return update_plain<Rule, Owned::kAll>(tensor, step, origin, true);
+  const bool has_words =
+      whole_words(tensor, step.grad, /*transposed=*/false) && tensor.after % 4 == 0;
+  update_plain<Rule, Owned::kSome>(tensor, step, origin, has_words);
 }
 
 struct PlainKernels {
@@ -60,8 +58,8 @@ struct PlainKernels {
 const nc_machine& cuda_machine() {
   static constexpr nc_machine kMachine = [] {
     nc_machine machine{};
-    machine.tile_rows = machine.step_rows = 1;
-    machine.tile_columns = kRun;
+    machine.tile_rows = machine.step_rows = kRows;
+    machine.tile_columns = kWarpColumns;
     machine.updates = RuleTable<Rules>::kUpdates<PlainKernels>;
     return machine;
   }();

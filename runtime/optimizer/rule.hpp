@@ -3,15 +3,21 @@
 //
 //   kName
 //   kStates, kStateNames                 the numbers that it keeps of each element
+//   kNonnegative                         of each of them whether it never is below 0; left out
+//   where
+//                                        state formats (runtime/state/) do not serve
 //   kOptionNames, Options                a group's: numbers of float64, in the order of the names
 //   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
 //   at_step(options, t)                  those of the step with number t, from 1, by the host
 //   update(p, grad, state, constants)    an element's new value; it changes the state
 #pragma once
 
+#include <utility>
+
 #include "runtime/numeric/float_bits.hpp"
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/plugin/table.h"
+#include "runtime/state/state_list.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -38,6 +44,22 @@ NC_EVERYWHERE const typename Rule::Constants& constants_of(const nc_step& step) 
   return reinterpret_cast<const typename Rule::Constants&>(step.constants);
 }
 
+// Calls action.operator()<k>() for the number k of each state of a rule.
+template <class Rule, class Action>
+NC_EVERYWHERE void for_each_state(const Action& action) {
+  [&]<int... k>(std::integer_sequence<int, k...>) { (action.template operator()<k>(), ...); }
+  (std::make_integer_sequence<int, Rule::kStates>{});
+}
+
+template <class Rule>
+concept KeptInFormats = requires {
+  Rule::kNonnegative;
+};
+
+// Of a rule that is kept in formats.
+template <class Rule, class State, int k>
+using CodeOfRule = CodeOf<State, Rule::kNonnegative[k]>;
+
 // The master of a parameter that has its value rounded: the parameter's, if that was written to.
 template <class Type>
 NC_EVERYWHERE float following(float master, Type parameter) {
@@ -49,8 +71,18 @@ NC_EVERYWHERE float following(float master, Type parameter) {
 template <class Rule, class Grad>
 NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates],
                             const nc_step& step) {
-  const float g = step.scaled ? widen(grad) * step.grad_multiplier : widen(grad);
-  return Rule::update(p, g, state, constants_of<Rule>(step));
+  return Rule::update(p, widen(grad) * step.grad_multiplier, state, constants_of<Rule>(step));
+}
+
+// The same of an element whose numbers stand in column c of `kept`.
+template <class Rule, class Grad, int kColumns>
+NC_EVERYWHERE float updated_column(float p, Grad grad, float (&kept)[Rule::kStates][kColumns],
+                                   int c, const nc_step& step) {
+  float state[Rule::kStates];
+  for (int k = 0; k < Rule::kStates; ++k) state[k] = kept[k][c];
+  p = updated<Rule>(p, grad, state, step);
+  for (int k = 0; k < Rule::kStates; ++k) kept[k][c] = state[k];
+  return p;
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

@@ -21,7 +21,9 @@ constexpr nc_update_rule facts_of_rule() {
   };
   static_assert(Rule::kStates + 1 == std::size(Rule::kStateNames) &&
                 Rule::kStates <= NC_STATE_COUNT);
-  return {Rule::kName, Rule::kStateNames, Rule::kOptionNames, kAtStep};
+  const int32_t* nonnegative = nullptr;
+  if constexpr (KeptInFormats<Rule>) nonnegative = Rule::kNonnegative;
+  return {Rule::kName, Rule::kStateNames, nonnegative, Rule::kOptionNames, kAtStep};
 }
 
 // Kernels: `update<Rule>`, or where they have two passes `update_amax<Rule>`.

@@ -13,7 +13,7 @@ int64_t find_rule(const nc_plugin& plugin, std::string_view name);
 
 // The step with number t, from 1. `options`: a number for each of the rule's names. In float64,
 // rounded to nearest whatever the caller's mode, then narrowed. `grad_scale`: that gradients are to
-// be divided by, where the caller sets `scaled`; `grad` and its dtype are left empty.
+// be divided by; `grad` and its dtype are left empty.
 nc_step make_step(const nc_update_rule& rule, std::span<const double> options, int64_t t,
                   double grad_scale = 1);
 

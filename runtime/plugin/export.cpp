@@ -25,8 +25,8 @@ bool runs_avx512() { return false; }
 uint64_t headers_hash() { return NC_HEADERS_HASH; }
 
 PluginTable::PluginTable(const nc_format& format, std::span<const nc_update_rule> rules,
-                         const nc_machine* baseline, const nc_machine* avx2,
-                         const nc_machine* avx512, const nc_machine* cuda,
+                         std::span<const nc_state_format> states, const nc_machine* baseline,
+                         const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
                          const nc_machine* (*variant)(const char* name),
                          decltype(nc_plugin::route) route) {
   int count = 0;
@@ -44,6 +44,8 @@ PluginTable::PluginTable(const nc_format& format, std::span<const nc_update_rule
       .format = &format,
       .update_rules = rules.data(),
       .update_rule_count = std::ssize(rules),
+      .state_formats = states.data(),
+      .state_format_count = std::ssize(states),
       .cpu = machines_[count - 1],
       .cuda = cuda,
       .cpu_variants = names_,

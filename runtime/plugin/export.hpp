@@ -45,9 +45,9 @@ uint64_t headers_hash();
 class PluginTable {
  public:
   PluginTable(const nc_format& format, std::span<const nc_update_rule> rules,
-              const nc_machine* baseline, const nc_machine* avx2, const nc_machine* avx512,
-              const nc_machine* cuda, const nc_machine* (*variant)(const char* name),
-              decltype(nc_plugin::route) route);
+              std::span<const nc_state_format> states, const nc_machine* baseline,
+              const nc_machine* avx2, const nc_machine* avx512, const nc_machine* cuda,
+              const nc_machine* (*variant)(const char* name), decltype(nc_plugin::route) route);
   const nc_plugin* get() const { return &plugin_; }
   // The variant of that name, or nullptr if it is unknown or this processor cannot run it.
   const nc_machine* variant(const char* name) const;

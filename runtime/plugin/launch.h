@@ -9,6 +9,9 @@
 
 typedef enum nc_dtype { NC_F32 = 0, NC_BF16 = 1, NC_F16 = 2 } nc_dtype;
 
+/* nc_tensor.state_dtype of the first of nc_plugin.state_formats; the others follow. */
+#define NC_STATE_FORMAT 16
+
 #define NC_HISTORY_LENGTH 1024
 
 /* What delayed scaling keeps for a tensor: docs/numerics.md, "Delayed scaling". */
@@ -51,17 +54,17 @@ typedef struct nc_tensor {
                   value's shape, is where the matrix's first element would lie, had the shard
                   all of it */
   void* state[NC_STATE_COUNT]; /* [rows, columns] of state_dtype: what the optimizer's rule keeps */
-  void* parameter; /* [rows, columns] of value_dtype: where an unquantized parameter's rounded copy
-                      goes; NULL otherwise */
-  void* buffer[NC_BUFFER_COUNT];
-  float* amax;         /* the tensor's stored amax, or NULL */
-  nc_history* history; /* of formats whose amax is delayed; else NULL */
+  float* state_scale[NC_STATE_COUNT]; /* of a state format: [rows, blocks of a row] */
+  void* buffer[NC_BUFFER_COUNT];      /* of an unquantized parameter the first is [rows, columns] of
+                                         value_dtype: where its value goes, rounded; or NULL */
+  float* amax;                        /* the tensor's stored amax, or NULL */
+  nc_history* history;                /* of formats whose amax is delayed; else NULL */
   /* Stochastic rounding: what the random word of an element is a function of. */
   uint64_t seed;
   uint64_t step;       /* outside an update; an update has nc_step.t */
   uint64_t first;      /* index of `value`'s first element in the whole tensor */
   int32_t value_dtype; /* nc_dtype */
-  int32_t state_dtype; /* NC_F32 or NC_BF16 */
+  int32_t state_dtype; /* NC_F32, NC_BF16, or from NC_STATE_FORMAT on */
 } nc_tensor;
 
 /* What an update of one tensor needs anew each step. */
@@ -69,8 +72,7 @@ typedef struct nc_step {
   int64_t t;                          /* the number of the update, from 1 */
   const void* grad;                   /* NULL: no gradient, so nothing of the tensor changes */
   int32_t grad_dtype;                 /* nc_dtype */
-  int32_t scaled;                     /* whether gradients are multiplied */
-  float grad_multiplier;              /* 1 / grad_scale */
+  float grad_multiplier;              /* 1 / grad_scale, or 1 */
   float constants[NC_CONSTANT_COUNT]; /* the rule's */
 } nc_step;
 

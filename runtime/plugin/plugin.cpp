@@ -4,6 +4,7 @@
 #include "runtime/gather/route.hpp"
 #include "runtime/optimizer/rule_table.hpp"
 #include "runtime/plugin/export.hpp"
+#include "states.hpp"
 
 namespace narrowcast::NC_FORMAT {
 
@@ -14,8 +15,9 @@ namespace {
 const nc_machine* variant(const char* name);
 
 const PluginTable& table() {
-  static const PluginTable kTable(kFacts, RuleTable<Rules>::kFacts, &baseline::cpu_machine(),
-                                  NC_AVX_MACHINES, NC_CUDA_MACHINE, variant, route_of<Gather>);
+  static const PluginTable kTable(kFacts, RuleTable<Rules>::kFacts, States::kFacts,
+                                  &baseline::cpu_machine(), NC_AVX_MACHINES, NC_CUDA_MACHINE,
+                                  variant, route_of<Gather>);
   return kTable;
 }
 

@@ -6,11 +6,13 @@
 
 /* The most that a rule has: numbers that it keeps of an element, and constants of a step. */
 #define NC_STATE_COUNT 2
-#define NC_CONSTANT_COUNT 11
+#define NC_CONSTANT_COUNT 10
 
 typedef struct nc_update_rule {
   const char* name;
   const char* const* states;  /* their names in an optimizer's state, NULL behind the last */
+  const int32_t* nonnegative; /* of each state whether it never is below 0; NULL: the rule's states
+                                 are kept in float32 or bfloat16, not in state formats */
   const char* const* options; /* of a group, NULL behind the last */
   /* The constants of the step with number t, from 1. `options`: a number for each name. In float64,
      in the caller's rounding mode, which is to nearest. */

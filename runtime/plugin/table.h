@@ -11,9 +11,10 @@
 #include "runtime/plugin/launch.h"
 #include "runtime/plugin/parts.h"
 #include "runtime/plugin/rule.h"
+#include "runtime/plugin/state.h"
 #include "runtime/plugin/transfer.h"
 
-#define NC_PLUGIN_VERSION 10u
+#define NC_PLUGIN_VERSION 11u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
@@ -69,6 +70,8 @@ typedef struct nc_plugin {
   const nc_format* format;
   const nc_update_rule* update_rules;
   int64_t update_rule_count;
+  const nc_state_format* state_formats;
+  int64_t state_format_count;
   const nc_machine* cpu;  /* the fastest variant for this processor */
   const nc_machine* cuda; /* NULL if the plugin was built without CUDA */
   const char* const*

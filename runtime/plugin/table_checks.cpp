@@ -142,6 +142,17 @@ void check_rules(Checks& checks, const nc_plugin& table) {
   }
 }
 
+void check_states(Checks& checks, const nc_plugin& table) {
+  if (table.state_format_count == 0) return;
+  checks.there("state_formats", table.state_formats);
+  checks.number("state_format_count", table.state_format_count, 0, 1 << 10);
+  for (int64_t i = 0; checks.fault.empty() && i < table.state_format_count; ++i) {
+    const std::string state = indexed("state_formats", static_cast<int>(i));
+    checks.there(state + ".name", table.state_formats[i].name);
+    checks.number(state + ".block", table.state_formats[i].block, 1, kMost);
+  }
+}
+
 void check_machine(Checks& checks, const std::string& name, const nc_format& format, int64_t rules,
                    const nc_machine& machine) {
   const auto field = [&](const char* member) { return name + "." + member; };
@@ -190,6 +201,7 @@ std::string table_fault(const nc_plugin& table) {
   check_facts(checks, *table.format);
   check_products(checks, table.format->products);
   check_rules(checks, table);
+  check_states(checks, table);
   check_machine(checks, "cpu", *table.format, table.update_rule_count, *table.cpu);
   if (table.cuda != nullptr)
     check_machine(checks, "cuda", *table.format, table.update_rule_count, *table.cuda);

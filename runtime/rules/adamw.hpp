@@ -11,6 +11,7 @@ struct Rule {
   static constexpr const char* kName = "adamw";
   static constexpr int kStates = 2;
   static constexpr const char* kStateNames[] = {"exp_avg", "exp_avg_sq", nullptr};
+  static constexpr int32_t kNonnegative[] = {0, 1};
   static constexpr const char* kOptionNames[] = {
       "lr", "beta1", "beta2", "eps", "weight_decay", "decoupled", "bias_correction", nullptr};
   struct Options {

@@ -70,15 +70,25 @@ class Bench {
     const std::string name = format.name;
     // A second pass reads the masters again. Recording an amax moves a few bytes a tensor.
     const bool two_passes = adamw_of(machine).update == nullptr;
-    const Work step = [&](cudaStream_t stream) {
-      nc_launch l = launch;
-      l.tensors = table.get();
-      l.steps = steps.get();
-      l.stream = stream;
-      return update(machine, l);
+    const auto step_of = [&](const DeviceArray<nc_tensor>& t) {
+      return [&](cudaStream_t stream) {
+        nc_launch l = launch;
+        l.tensors = t.get();
+        l.steps = steps.get();
+        l.stream = stream;
+        return update(machine, l);
+      };
     };
-    report(name + (two_passes ? ": fused step, both passes" : ": fused step, both usages"),
-           (two_passes ? 30 : 26) + written, step);
+    const std::string passes =
+        two_passes ? ": fused step, both passes" : ": fused step, both usages";
+    report(name + passes, (two_passes ? 30 : 26) + written, step_of(table));
+    for (int32_t i = 0; i < plugin.state_format_count; ++i) {
+      const nc_state_format& state = plugin.state_formats[i];
+      const DeviceArray<nc_tensor> coded(model_.coded_tensors(tensors, i));
+      const double moments = 4 + 16.0 / static_cast<double>(state.block);
+      report(name + passes + ", " + state.name, (two_passes ? 14 : 10) + moments + written,
+             step_of(coded));
+    }
     if (two_passes) {
       report(name + ":   first pass", 26, on(adamw_of(machine).update_amax, table, true));
       report(name + ":   second pass", 4 + written, on(machine.cast, table, true));

@@ -50,6 +50,25 @@ class Model {
     return tensors;
   }
 
+  // Moments in a state format, by its place among those of a plugin: zeros, of which steps make
+  // others.
+  std::vector<nc_tensor> coded_tensors(std::vector<nc_tensor> tensors, int32_t place) {
+    const int64_t block = plain_plugin().state_formats[place].block;
+    codes_.clear();
+    scales_.clear();
+    for (nc_tensor& tensor : tensors) {
+      const int64_t scales = tensor.rows * ceil_div(tensor.columns, block);
+      tensor.state_dtype = NC_STATE_FORMAT + place;
+      for (int k = 0; k < NC_STATE_COUNT; ++k) {
+        codes_.emplace_back(std::vector<uint8_t>(tensor.rows * tensor.columns));
+        scales_.emplace_back(std::vector<float>(scales));
+        tensor.state[k] = codes_.back().get();
+        tensor.state_scale[k] = scales_.back().get();
+      }
+    }
+    return tensors;
+  }
+
   // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
   std::vector<nc_step> steps() const {
     std::vector<nc_step> steps(count(), adamw_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
@@ -81,6 +100,8 @@ class Model {
   std::vector<Extent> matrices_;
   std::vector<DeviceArray<float>> masters_, exp_avgs_, exp_avg_sqs_;
   std::vector<DeviceArray<Bf16>> grads_, decoded_;
+  std::vector<DeviceArray<uint8_t>> codes_;
+  std::vector<DeviceArray<float>> scales_;
   int64_t parameters_ = 0;
 };
 

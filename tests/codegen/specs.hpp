@@ -36,6 +36,7 @@ inline std::vector<fs::path> files(const fs::path& folder, const std::string& ex
 }
 
 inline std::vector<fs::path> good_specs() { return files(kSource / "spec", ".toml"); }
+inline std::vector<fs::path> state_specs() { return files(kSource / "spec/states", ".toml"); }
 
 // The plan of a spec that has no errors, without its products.
 inline Plan plan_alone(const Source& source) {

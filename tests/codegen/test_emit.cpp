@@ -24,9 +24,11 @@ Plan strained() {
 }
 
 TEST_CASE("output is deterministic, and ends with one line break") {
-  for (const fs::path& path : good_specs()) {
+  std::vector<fs::path> specs = good_specs(), states = state_specs();
+  specs.insert(specs.end(), states.begin(), states.end());
+  for (const fs::path& path : specs) {
     const Source source{path.string(), text_of(path)};
-    for (const Emitter& emitter : emitters()) {
+    for (const Emitter& emitter : emitters(plan_of(source).kind)) {
       const std::string text = emitter.emit(plan_of(source));
       CHECK(text == emitter.emit(plan_of(source)));
       CHECK(text.ends_with("\n"));
@@ -37,11 +39,30 @@ TEST_CASE("output is deterministic, and ends with one line break") {
   }
 }
 
+TEST_CASE("a state format's header and page have what its spec says") {
+  const Source source{
+      "narrow.toml",
+      "format = \"narrow\"\nkind = \"state\"\nsummary = \"Four words, a \\\"quoted\\\".\"\n"
+      "reference = \"none\"\nvocabulary = 1\nblock = 32\n"
+      "[signed]\nroot = 1\n[nonnegative]\nroot = 2\n"};
+  const Plan plan = plan_of(source);
+  const std::string header = emit_state(plan), page = emit_state_page(plan);
+  CHECK(holds(header, "namespace narrowcast::state_narrow::"));
+  CHECK(holds(header, "kSummary = \"Four words, a \\\"quoted\\\".\""));
+  CHECK(holds(header, "kBlock = 32;"));
+  CHECK(holds(header, "kRoots[] = {1, 2};"));
+  CHECK(holds(page, "| bits an element | 9.0 |"));
+  CHECK(holds(page,
+              "int8: `code * scale`, where the scale is the block's largest magnitude "
+              "divided by 127 |"));
+  CHECK(holds(page, "uint8: `code^2 * scale`"));
+}
+
 TEST_CASE("a format's folder stays small") {
   for (const fs::path& path : good_specs()) {
     const Plan plan = plan_of(Source{path.string(), text_of(path)});
     int64_t lines = 0;
-    for (const Emitter& emitter : emitters()) {
+    for (const Emitter& emitter : emitters(Kind::kWeight)) {
       const std::string text = emitter.emit(plan);
       lines += std::count(text.begin(), text.end(), '\n');
     }

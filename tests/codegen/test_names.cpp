@@ -42,8 +42,8 @@ TEST_CASE("whatever a format is called, its C++ compiles") {
       "#include \"runtime/launch/machine_table.hpp\"\n#include \"runtime/plugin/export.hpp\"\n";
   for (const std::string name : kNames) {
     const Plan plan = named(name);
-    for (const Emitter& emitter : emitters())
-      put(folder.path / "generated" / name / emitter.file, emitter.emit(plan));
+    for (const Emitter& emitter : emitters(Kind::kWeight))
+      put(folder.path / "generated" / (name + std::string(emitter.file)), emitter.emit(plan));
     for (const char* header : {"cast.hpp", "gather.hpp"})
       unit += "#include \"generated/" + name + "/" + header + "\"\n";
   }

@@ -98,7 +98,7 @@ TEST_CASE(
     tensor.value = master.data();
     tensor.state[0] = exp_avg.data();
     tensor.state[1] = exp_avg_sq.data();
-    tensor.parameter = parameter.data();
+    tensor.buffer[0] = parameter.data();
     tensor.value_dtype = NC_BF16;
     const nc_launch launch = launch_of(machine, &tensor, 1, &step);
     REQUIRE(adamw_of(machine).update(&launch) == nullptr);

@@ -26,9 +26,26 @@ struct Drawn {
   }
 };
 
+// What a moment is kept as: numbers, or the codes of a state format, which begin as zeros.
+template <class State>
+std::vector<State> kept_as(const std::vector<float>& moments) {
+  return narrowed<State>(moments);
+}
+template <>
+std::vector<uint8_t> kept_as(const std::vector<float>& moments) {
+  return std::vector<uint8_t>(moments.size());
+}
+
+// One for each block of the rows of a matrix; none where the state is numbers.
+std::vector<float> scales_of(Extent matrix, int32_t state_dtype) {
+  if (state_dtype < NC_STATE_FORMAT) return {};
+  const int64_t block = plain_plugin().state_formats[state_dtype - NC_STATE_FORMAT].block;
+  return std::vector<float>(matrix.rows * ceil_div(matrix.columns, block));
+}
+
 template <class Grad, class State>
 void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all,
-                          nc_dtype grad_dtype, nc_dtype state_dtype, bool decoupled,
+                          nc_dtype grad_dtype, int32_t state_dtype, bool decoupled,
                           bool stochastic = false) {
   const nc_format& format = *plugin.format;
   const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled ? 1.0 : 0.0};
@@ -37,23 +54,27 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
     std::vector<float> master;
     std::vector<State> exp_avg, exp_avg_sq;
     std::vector<Grad> grad;
+    std::vector<float> scale[NC_STATE_COUNT];
     Quantized quantized;
     DeviceArray<float> device_master{master};
     DeviceArray<State> device_exp_avg{exp_avg}, device_exp_avg_sq{exp_avg_sq};
     DeviceArray<Grad> device_grad{grad};
+    DeviceArray<float> device_scale[NC_STATE_COUNT]{DeviceArray<float>{scale[0]},
+                                                    DeviceArray<float>{scale[1]}};
     DeviceQuantized device{quantized};
 
-    Case(const nc_format& format, const Drawn& drawn)
+    Case(const nc_format& format, const Drawn& drawn, int32_t state_dtype)
         : matrix(drawn.matrix),
           master(drawn.master),
-          exp_avg(narrowed<State>(drawn.exp_avg)),
-          exp_avg_sq(narrowed<State>(drawn.exp_avg_sq)),
+          exp_avg(kept_as<State>(drawn.exp_avg)),
+          exp_avg_sq(kept_as<State>(drawn.exp_avg_sq)),
           grad(narrowed<Grad>(drawn.grad)),
+          scale{scales_of(matrix, state_dtype), scales_of(matrix, state_dtype)},
           quantized(format, matrix) {}
   };
   std::vector<Case> cases;
   for (const Drawn& drawn : all) {
-    if (holds(format, drawn.matrix)) cases.emplace_back(format, drawn);
+    if (holds(format, drawn.matrix)) cases.emplace_back(format, drawn, state_dtype);
   }
   for (int64_t t = 1; t <= 3; ++t) {
     std::vector<nc_tensor> tensors, device_tensors;
@@ -66,6 +87,10 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
       tensor.value = c.master.data();
       tensor.state[0] = c.exp_avg.data();
       tensor.state[1] = c.exp_avg_sq.data();
+      for (int k = 0; k < NC_STATE_COUNT; ++k) {
+        tensor.state_scale[k] = c.scale[k].data();
+        device_tensor.state_scale[k] = c.device_scale[k].get();
+      }
       c.quantized.connect(format, tensor);
       device_tensor.value = c.device_master.get();
       device_tensor.state[0] = c.device_exp_avg.get();
@@ -73,8 +98,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
       c.device.connect(format, device_tensor);
       nc_step step = adamw_step(options, t);
       step.grad_dtype = grad_dtype;
-      step.scaled = t == 2;
-      step.grad_multiplier = 1.0f / 3.0f;
+      if (t == 2) step.grad_multiplier = 1.0f / 3.0f;
       const bool without = t == 3 && steps.size() % 3 == 0;  // some parameters have no gradient
       step.grad = without ? nullptr : c.grad.data();
       steps.push_back(step);
@@ -101,6 +125,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
     CHECK(same(c.master, c.device_master.download()));
     CHECK(same(c.exp_avg, c.device_exp_avg.download()));
     CHECK(same(c.exp_avg_sq, c.device_exp_avg_sq.download()));
+    for (int k = 0; k < NC_STATE_COUNT; ++k) CHECK(same(c.scale[k], c.device_scale[k].download()));
     CHECK(c.quantized == c.device.download(format, c.matrix));
   }
 }
@@ -118,6 +143,11 @@ TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
     expect_equal_updates<F16, float>(*plugin, drawn, NC_F16, NC_F32, false);
     expect_equal_updates<Bf16, Bf16>(*plugin, drawn, NC_BF16, NC_BF16, true);
     expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true, true);
+    for (int32_t state = 0; state < plugin->state_format_count; ++state) {
+      const int32_t dtype = NC_STATE_FORMAT + state;
+      expect_equal_updates<Bf16, uint8_t>(*plugin, drawn, NC_BF16, dtype, true);
+      expect_equal_updates<float, uint8_t>(*plugin, drawn, NC_F32, dtype, false, true);
+    }
   }
 }
 
@@ -129,6 +159,7 @@ TEST_CASE("fused Adam: GPU bytes are CPU bytes, over 1e8 elements of every kind"
     if (!ready(*plugin)) continue;
     CAPTURE(std::string(plugin->format->name));
     expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true);
+    expect_equal_updates<Bf16, uint8_t>(*plugin, drawn, NC_BF16, NC_STATE_FORMAT, true);
   }
 }
 

@@ -147,6 +147,8 @@ TEST_CASE("strings and functions that are not there, or not needed") {
           {"cpu.pack of its table is NULL", [](Table& t) { t.cpu.pack = nullptr; }},
           {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},
           {"update_rule_count of its table is 0", [](Table& t) { t.plugin.update_rule_count = 0; }},
+          {"state_formats of its table is NULL",
+           [](Table& t) { t.plugin.state_formats = nullptr; }},
           {"cpu.reduce_amax of its table is a function, not NULL",
            [](Table& t) { t.cpu.reduce_amax = t.cpu.cast; }},
       });

@@ -50,6 +50,8 @@ bool same(const std::vector<Type>& a, const std::vector<Type>& b) {
   return equal;
 }
 
+inline bool same(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) { return a == b; }
+
 // Runs `function` of the GPU over tensors whose pointers are device pointers. What it did is seen
 // by a download, which waits for it.
 inline const char* run(nc_function function, nc_launch launch,

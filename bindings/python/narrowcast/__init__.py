@@ -21,7 +21,7 @@ from narrowcast.publishing.export import export
 from narrowcast.publishing.load import load_published
 from narrowcast.publishing.model import export_tensors
 from narrowcast.ranks import DisagreementError, debug
-from narrowcast.registry import format, formats, load_all, load_plugin
+from narrowcast.registry import format, formats, load_all, load_plugin, state_formats
 from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.quantization import quantize
 
@@ -47,6 +47,7 @@ __all__ = [
     "quantize",
     "quantize_master_weights",
     "set_reduce_scatter_format",
+    "state_formats",
     "summary",
     "to_plain",
 ]

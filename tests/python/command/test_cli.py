@@ -15,8 +15,11 @@ def test_list(capsys):
     assert main(["list"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split()[:2] == ["format", "bits"]
-    assert [line.split()[0] for line in lines[1:]] == nc.formats()
-    for line in lines[1:]:
+    end = lines.index("")
+    assert [line.split()[0] for line in lines[end + 2 :]] == nc.state_formats()
+    lines = lines[1:end]
+    assert [line.split()[0] for line in lines] == nc.formats()
+    for line in lines:
         f = nc.format(line.split()[0])
         assert f.path in line
         assert f.gather in line

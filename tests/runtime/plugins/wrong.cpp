@@ -69,6 +69,8 @@ NC_EXPORT const nc_plugin* narrowcast_plugin() {
            .format = NC_WRONG == NC_EMPTY ? nullptr : &kFormat,
            .update_rules = nullptr,
            .update_rule_count = 0,
+           .state_formats = nullptr,
+           .state_format_count = 0,
            .cpu = &kMachine,
            .cuda = nullptr,
            .cpu_variants = kVariants,

@@ -59,6 +59,11 @@ def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test:
         )
     if not _generate("-o", output / "generated", *specs):
         return False
+    if states := [one for one in formats if (output / f"generated/states/{one}.hpp").exists()]:
+        raise BuildError(
+            f'{", ".join(states)}: of kind "state", whose code is in every plugin. Put the spec '
+            "into spec/states/ of narrowcast's sources, run `make regenerate`, and install them"
+        )
     for name in formats:
         pages.write(output / "generated" / name)
         print(f"{name}: generated {output / 'generated' / name}")

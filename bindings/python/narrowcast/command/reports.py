@@ -10,7 +10,7 @@ _LINES, _CELLS = 3, 4  # of a picture
 
 
 def print_list() -> None:
-    """A row for each loaded format."""
+    """A row for each loaded format, and for each state format."""
     rows = [
         ("format", "bits", "element", "scale", "rowwise", "columnwise", "gathered", "loaded from")
     ]
@@ -20,10 +20,17 @@ def print_list() -> None:
         bits = f"{f.bits_per_element:.4g}"
         rows.append((f.name, bits, f.element, scale, *blocks, f.gather, f.path))
     _print_columns(rows)
+    print()
+    states = map(registry.state_format, registry.state_formats())
+    rows = [(s.name, f"{s.bits_per_element:.4g}", f"1x{s.block}", s.summary) for s in states]
+    _print_columns([("state format", "bits", "block", ""), *rows])
 
 
 def print_format(format: str, shape: tuple[int, int]) -> None:
-    """Facts, a picture of the bytes, and their number for a weight."""
+    """Facts, a picture of the bytes, and their number for a weight. Of a state format facts."""
+    if format in registry.state_formats():
+        _print_state_format(registry.state_format(format))
+        return
     f = registry.format(format)
     print(f"{f.name}: {f.summary}\n")
     for key, value in _facts_of_format(f).items():
@@ -31,6 +38,20 @@ def print_format(format: str, shape: tuple[int, int]) -> None:
     for usage in registry.USAGES:
         print()
         print("\n".join(_usage(f, usage, *shape)))
+
+
+def _print_state_format(s: registry.StateFormat) -> None:
+    print(f"{s.name}: {s.summary}\n")
+    facts = {
+        "kind": f'state: of what an optimizer keeps, state_dtype="{s.name}"',
+        "block": f"1x{s.block}, under a float32 scale",
+        "bits per element": f"{s.bits_per_element:.6g}",
+        "of both signs": f"int8 of the root {s.roots[0]}",
+        "nonnegative": f"uint8 of the root {s.roots[1]}",
+        "reference": s.reference,
+    }
+    for key, value in facts.items():
+        print(f"  {key:<18}{value}")
 
 
 def print_difference(formats: Sequence[str], shape: tuple[int, int]) -> None:

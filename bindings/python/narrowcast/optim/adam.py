@@ -34,7 +34,7 @@ class Adam(FusedOptimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
-        state_dtype: torch.dtype = torch.float32,
+        state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
     ):
@@ -83,7 +83,7 @@ class AdamW(Adam):
         capturable: bool = False,
         differentiable: bool = False,
         fused: bool | None = None,
-        state_dtype: torch.dtype = torch.float32,
+        state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
     ):
@@ -140,7 +140,7 @@ class FusedAdam(FusedOptimizer):
         *,
         set_grad_none: bool | None = None,
         capturable: bool = False,
-        state_dtype: torch.dtype = torch.float32,
+        state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
     ):

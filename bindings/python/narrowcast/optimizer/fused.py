@@ -19,7 +19,10 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     params        tensors, groups, or named parameters, as for any torch optimizer: float32,
                   bfloat16 or float16
-    state_dtype   of what the rule keeps for each element: torch.float32 or torch.bfloat16
+    state_dtype   of what the rule keeps for each element: torch.float32, torch.bfloat16, or for
+                  AdamW and Adam the name of a state format (nc.state_formats()), in which it takes
+                  eight bits. Parameters of one dimension, and those whose rows are shorter than a
+                  block, keep float32 then
     rounding, seed
                   how codes are rounded: "nearest" or "stochastic", as in nc.quantize. There the
                   step is the number of the update, and the seed is `seed` (0 to 2^64 - 1) plus the
@@ -39,7 +42,9 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     step          0-dim float32, on the CPU
     what the rule keeps (state_names)
-                  of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor
+                  of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor.
+                  In a state format it is two tensors, STATE_FORMAT (uint8 codes) and
+                  STATE_FORMAT_scale (float32, one for each block of a row)
     master        float32, of plain bfloat16 and float16 parameters
     history       float32, with delayed scaling: the multiplier of the present bytes, the multiplier
                   of the next update, and the last amaxes of the tensor, the newest first
@@ -64,10 +69,11 @@ class FusedOptimizer(torch.optim.Optimizer):
     rule: str
     _step_supports_amp_scaling = True
 
-    def __init__(self, params, defaults: dict, state_dtype: torch.dtype, rounding: str, seed: int):
-        if state_dtype not in (torch.float32, torch.bfloat16):
-            raise ValueError(f"state_dtype is torch.float32 or torch.bfloat16, not {state_dtype}")
+    def __init__(
+        self, params, defaults: dict, state_dtype: torch.dtype | str, rounding: str, seed: int
+    ):
         self.state_dtype = state_dtype
+        self.state_format = options.state_format_of(self, state_dtype)
         self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
         self.loaded_histories: dict[torch.Tensor, torch.Tensor] = {}  # for the next step
         self._forget()
@@ -94,7 +100,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     @property
     def state_names(self) -> list[str]:
         """What the rule keeps for each element."""
-        return options.rule_names(self.rule)[1]
+        return options.rule_facts(self.rule)[1]
 
     @property
     def name(self) -> str:
@@ -211,7 +217,8 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self):
         self._follow_writes()  # the copy sees no write before it
-        return {**super().__getstate__(), "state_dtype": self.state_dtype}
+        kept = {"state_dtype": self.state_dtype, "state_format": self.state_format}
+        return {**super().__getstate__(), **kept}
 
     def __setstate__(self, state):
         super().__setstate__(state)

@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import options, parameters
+from narrowcast.optimizer import options, parameters, state_formats
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
 
@@ -40,6 +40,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
         # Frozen parameters may have none, or an empty one.
         if saved := optimizer.adopted(state_dict["state"].get(key, {})):
             state = entry.state or states.make_state(optimizer, entry.parameter)
+            saved = state_formats.converted(optimizer, state, saved, entry)
             if is_torchs:  # which carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             needed, local = state, dtensors.local_of(entry.parameter)

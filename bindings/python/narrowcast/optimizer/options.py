@@ -6,7 +6,10 @@ import functools
 import math
 from typing import TYPE_CHECKING
 
+import torch
+
 from narrowcast import _C
+from narrowcast.registry import StateFormat, state_format, state_formats
 from narrowcast.tensor.quantization import check_rounding, check_word
 
 if TYPE_CHECKING:
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
 _REFUSED = ("amsgrad", "maximize", "differentiable", "capturable")
 _FRACTIONS = {"beta1", "beta2"}  # below 1
 
-rule_names = functools.cache(_C.rule_names)
+# A rule's options; its states; and whether each of these never is negative, empty where the rule is
+# not kept in state formats.
+rule_facts = functools.cache(_C.rule_facts)
 
 
 def refuse(given: dict, where: str) -> None:
@@ -28,6 +33,21 @@ def refuse(given: dict, where: str) -> None:
     unknown += ["fused"] if given.get("fused") is False else []
     for key in unknown:
         raise NotImplementedError(f"{where} has {key}={given[key]}: not an option of narrowcast's")
+
+
+def state_format_of(optimizer: FusedOptimizer, state_dtype) -> StateFormat | None:
+    """The state format of that name; None of a dtype. ValueError if it is neither, or if the rule
+    cannot be kept in formats.
+    """
+    if state_dtype in (torch.float32, torch.bfloat16):
+        return None
+    in_formats = rule_facts(optimizer.rule)[2]
+    if isinstance(state_dtype, str) and in_formats:
+        return state_format(state_dtype)
+    names = f", or one of {', '.join(state_formats())}" if in_formats else f" for {optimizer.name}"
+    raise ValueError(
+        f"state_dtype is torch.float32 or torch.bfloat16{names}, and not {state_dtype!r}"
+    )
 
 
 def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[float], int | None]:
@@ -48,4 +68,4 @@ def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[floa
         given = {key: value for key, value in group.items() if not key.startswith("param")}
         raise type(error)(f"group {index}: {error} ({given})") from None
     seed = int(group["seed"]) if group["rounding"] == "stochastic" else None
-    return [numbers[name] for name in rule_names(optimizer.rule)[0]], seed
+    return [numbers[name] for name in rule_facts(optimizer.rule)[0]], seed

@@ -11,7 +11,7 @@ import torch
 
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import parameters
+from narrowcast.optimizer import parameters, state_formats
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 if TYPE_CHECKING:
@@ -33,9 +33,14 @@ def make_state(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, 
         _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
+    format = state_formats.format_of(optimizer, parameter)
     for name in optimizer.state_names:
-        zeros = torch.zeros(local.shape, dtype=optimizer.state_dtype, device=local.device)
-        state[name] = dtensors.like(parameter, zeros)
+        if format is not None:
+            state |= state_formats.zeros(format, name, parameter)
+        else:
+            dtype = torch.float32 if optimizer.state_format else optimizer.state_dtype
+            zeros = torch.zeros(local.shape, dtype=dtype, device=local.device)
+            state[name] = dtensors.like(parameter, zeros)
     return state
 
 

@@ -14,3 +14,4 @@ from narrowcast.registry.loaded import (
     load_plugin,
     shipped_plugins,
 )
+from narrowcast.registry.states import StateFormat, state_format, state_formats

@@ -13,6 +13,7 @@ import torch
 from narrowcast import _C
 from narrowcast._C import PluginError
 from narrowcast.registry import layouts
+from narrowcast.registry.states import state_formats
 
 # The buffers of a quantized matrix, in the order of every tuple of buffers.
 BUFFERS = range(4)
@@ -247,6 +248,11 @@ def format(name: str | Format) -> Format:
         raise TypeError(f"a format is a name or nc.format(name), not a {type(name).__name__}")
     if name in _formats:
         return _formats[name]
+    if name in state_formats():
+        raise ValueError(
+            f"{name!r} is a state format: of what an optimizer keeps (state_dtype={name!r} of "
+            "nc.optim.AdamW), not of weights"
+        )
     longer = [other for other in formats() if name and other.startswith(name)]
     near = longer or difflib.get_close_matches(name, _formats, n=3, cutoff=0.5)
     loaded = f"loaded are {', '.join(formats()) or 'none'}"

@@ -26,17 +26,26 @@ def device_of(parameter: torch.Tensor) -> torch.device:
     return device
 
 
-def like(parameter: torch.Tensor, local: torch.Tensor) -> torch.Tensor:
-    """A tensor distributed as a parameter is, over this local part, whose writes it counts."""
+def like(
+    parameter: torch.Tensor, local: torch.Tensor, shape: tuple[int, ...] | None = None
+) -> torch.Tensor:
+    """A tensor distributed as a parameter is, over this local part, whose writes it counts.
+    `shape`: of the whole, if it is contiguous and has another one.
+    """
     if not isinstance(parameter, DTensor):
         return local
-    meta = TensorMeta(parameter.shape, parameter.stride(), local.dtype)
+    stride = parameter.stride() if shape is None else _contiguous_stride(shape)
+    meta = TensorMeta(torch.Size(shape or parameter.shape), stride, local.dtype)
     spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
     with torch.inference_mode(False):
         # from_local would move what CPUOffloadPolicy has elsewhere than the mesh.
         made = DTensor(local, spec, requires_grad=local.requires_grad)
     _C.share_count(made, local)
     return made
+
+
+def _contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def first_element(parameter: torch.Tensor) -> int:

@@ -16,6 +16,7 @@ from reference.quantize import Quantized, amax_of, dequantize, derive_columnwise
 from reference.reduce import cast_part, part_of, reduce_scatter
 from reference.scales import block_scales, tensor_factors
 from reference.sgd import sgd
+from reference.state import StateFormat, load_state_format
 
 __all__ = [
     "ELEMENTS",
@@ -23,6 +24,7 @@ __all__ = [
     "Element",
     "Format",
     "Quantized",
+    "StateFormat",
     "Usage",
     "adam",
     "amax_of",
@@ -35,6 +37,7 @@ __all__ = [
     "fma",
     "lion",
     "load_format",
+    "load_state_format",
     "part_of",
     "philox",
     "quantize",
