@@ -41,7 +41,7 @@ NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_me
 template <class Code>
 NC_MACHINE void decode_block(const uint8_t* __restrict codes, float scale, int count,
                              float* __restrict x) {
-  for (int c = 0; c < count; ++c) x[c] = Code::decode(codes[c], scale);
+  for (int c = 0; c < count; ++c) x[c] = Code::decode_byte(codes[c], scale);
 }
 
 template <class Code>
@@ -49,8 +49,8 @@ NC_MACHINE void encode_block(const float* __restrict x, int count, uint8_t* __re
                              float* scale) {
   uint32_t amax = 0;
   for (int c = 0; c < count; ++c) amax = std::max(amax, magnitude_bits(x[c]));
-  const StateScale made = Code::scale_of(amax);
-  for (int c = 0; c < count; ++c) codes[c] = Code::encode(x[c], made.multiplier);
+  const StateScale made = state_scale(amax, Code::kShare);
+  for (int c = 0; c < count; ++c) codes[c] = static_cast<uint8_t>(Code::encode(x[c], made.multiplier));
   *scale = made.scale;
 }
 

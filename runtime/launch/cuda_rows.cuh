@@ -7,6 +7,7 @@
 #include "runtime/launch/cuda_state.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/state_dtype.hpp"
+#include "runtime/numeric/ordinary.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -64,63 +65,79 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
   });
 }
 
+// Rows of a tile, one bit each.
+using Rows = unsigned;
+
 // A rule's step of a thread's elements: master and state in memory, and the new master in the tile.
 // Rows are loaded in batches before the first use: that many loads in flight keep memory busy, and
 // more would cost the registers that keep blocks resident. `Rounded`: the type of the parameter
-// that has the master rounded; float if there is none.
+// that has the master rounded; float if there is none. Returns the rows that are as they were,
+// because a warp has operands in them that are not ordinary.
 template <class Rule, class Grad, class State, class Rounded, class Tile>
-__device__ __forceinline__ void update_rows(Tile& tile, const nc_tensor& tensor,
+__device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = 4, kStates = Rule::kStates;
+  constexpr int kBatch = 4;
   constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
+  Rows left = 0;
 #pragma unroll
   for (int first = 0; first < kThreadRows; first += kBatch) {
     Four<float> p[kBatch];
-    StateRow<State> state[kBatch][kStates];
+    StateRows<Rule, State, kBatch> state;
     Four<Grad> g[kBatch];
     [[maybe_unused]] Four<Rounded> rounded[kBatch];
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
       p[r] = load_four(tile, master, first + r);
-#pragma unroll
-      for (int k = 0; k < kStates; ++k) state[r][k] = load_state<State>(tile, tensor, k, first + r);
       g[r] = load_four(tile, grad, first + r);
       if constexpr (kIsRounded)
         rounded[r] = load_four(tile, static_cast<const Rounded*>(tensor.buffer[0]), first + r);
     }
+    state.load(tile, tensor, first);
+    Kept<Rule, kBatch> kept;
+    state.widen(tile.lane, kept);
+    Ordinary arithmetic;
 #pragma unroll
     for (int r = 0; r < kBatch; ++r) {
-      float kept[kStates][kThreadColumns];
-      for_each_state<Rule>([&]<int k> { widen_state<Rule, k>(state[r][k], kept[k]); });
 #pragma unroll
       for (int c = 0; c < kThreadColumns; ++c) {
         if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
-        p[r].at[c] = updated_column<Rule>(p[r].at[c], g[r].at[c], kept, c, step);
+        p[r].at[c] = updated_column<Rule>(p[r].at[c], g[r].at[c], kept[r], c, step, arithmetic);
         tile.x[first + r][c] = p[r].at[c];
       }
-      store_four(tile, master, first + r, p[r]);
-      for_each_state<Rule>(
-          [&]<int k> { store_state<Rule, State, k>(tile, tensor, first + r, kept[k]); });
+      arithmetic.note(p[r].at[0], p[r].at[1]);
+      arithmetic.note(p[r].at[2], p[r].at[3]);
     }
+    if (!__all_sync(~0u, arithmetic.were)) {
+      left |= ((1u << kBatch) - 1) << first;
+      continue;
+    }
+#pragma unroll
+    for (int r = 0; r < kBatch; ++r) store_four(tile, master, first + r, p[r]);
+    state.store(tile, tensor, first, kept);
   }
+  return left;
 }
 
-// The same where the tile is cut. Dtypes are looked up row by row: a body for each of their
-// combinations would be most of a plugin. `kRounds`: whether a parameter has the master rounded.
+// The same of `rows`, whatever they hold: where the tile is cut, and where update_rows() has left
+// some. Dtypes are looked up row by row: a body for each of their combinations would be most of a
+// plugin. `kRounds`: whether a parameter has the master rounded.
 template <class Rule, bool kRounds, class Tile>
-__device__ __forceinline__ void update_cut_rows(Tile& tile, const nc_tensor& tensor,
-                                                const nc_step& step) {
+__device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& tensor,
+                                                const nc_step& step, Rows rows) {
   float* master = static_cast<float*>(tensor.value);
 #pragma unroll
   for (int r = 0; r < kThreadRows; ++r) {
+    if ((rows >> r & 1) == 0) continue;
     Four<float> p = load_four(tile, master, r);
-    float g[kThreadColumns], kept[Rule::kStates][kThreadColumns];
+    float g[kThreadColumns];
     load_floats(tile, step.grad_dtype, step.grad, r, g);
+    Kept<Rule, 1> kept;
     with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
-      for_each_state<Rule>(
-          [&]<int k> { widen_state<Rule, k>(load_state<State>(tile, tensor, k, r), kept[k]); });
+      StateRows<Rule, State, 1> state;
+      state.load(tile, tensor, r);
+      state.widen(tile.lane, kept);
     });
     if constexpr (kRounds)
       with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
@@ -130,28 +147,32 @@ __device__ __forceinline__ void update_cut_rows(Tile& tile, const nc_tensor& ten
       });
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
-      p.at[c] = updated_column<Rule>(p.at[c], g[c], kept, c, step);
+      p.at[c] = updated_column<Rule>(p.at[c], g[c], kept[0], c, step);
       tile.x[r][c] = tile.owns(r, c) ? p.at[c] : 0.0f;
     }
     store_four(tile, master, r, p);
     with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
-      for_each_state<Rule>([&]<int k> { store_state<Rule, State, k>(tile, tensor, r, kept[k]); });
+      StateRows<Rule, State, 1>::store(tile, tensor, r, kept);
     });
   }
 }
 
+// `Rounded`: as in update_rows(). A gradient in float16 is rare, and has no body of its own.
 template <class Rule, class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  if constexpr (!Tile::kFull) {
-    update_cut_rows<Rule, /*kRounds=*/false>(tile, tensor, step);
-  } else {
-    with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+  Rows left = ~0u;
+  if constexpr (Tile::kFull) {
+    const auto update = [&]<class Grad>(Grad*) {
       with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
-        update_rows<Rule, Grad, State, Rounded>(tile, tensor, step);
+        left = update_rows<Rule, Grad, State, Rounded>(tile, tensor, step);
       });
-    });
+    };
+    if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
+    if (step.grad_dtype == NC_F32) update(static_cast<float*>(nullptr));
   }
+  if (left != 0)
+    update_any_rows<Rule, !std::is_same_v<Rounded, float>>(tile, tensor, step, left);
   tile.share_values();
 }
 

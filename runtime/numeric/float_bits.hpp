@@ -21,6 +21,7 @@ NC_EVERYWHERE constexpr float power_of_two(int exponent) {
 }
 
 NC_EVERYWHERE constexpr uint32_t magnitude_bits(float x) { return bits_of(x) & kMagnitudeMask; }
+NC_EVERYWHERE constexpr float magnitude(float x) { return __builtin_fabsf(x); }
 NC_EVERYWHERE constexpr bool is_nan(float x) { return magnitude_bits(x) > kInfinityBits; }
 
 // The magnitude for an amax: NaN is dropped, so that one of them does not decide a block's scale.
@@ -61,5 +62,11 @@ NC_EVERYWHERE float fused_multiply_add(float a, float b, float c) {
   return __builtin_fmaf(a, b, c);
 }
 NC_EVERYWHERE float square_root(float x) { return __builtin_sqrtf(x); }
+
+// Of any operands; runtime/numeric/ordinary.hpp has the same for ordinary ones.
+struct Ieee {
+  NC_EVERYWHERE static float root(float x) { return square_root(x); }
+  NC_EVERYWHERE static float quotient(float a, float b) { return a / b; }
+};
 
 }  // namespace narrowcast::inline NC_VARIANT

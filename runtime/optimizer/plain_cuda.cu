@@ -25,7 +25,7 @@ __device__ __forceinline__ void update_plain(const nc_tensor& tensor, const nc_s
     with_dtype(tensor.value_dtype,
                [&]<class Type>(Type*) { update_tile<Rule, Type>(tile, tensor, step); });
   } else {
-    update_cut_rows<Rule, /*kRounds=*/true>(tile, tensor, step);
+    update_any_rows<Rule, /*kRounds=*/true>(tile, tensor, step, ~0u);
   }
   store_value(tile, tensor, tensor.buffer[0]);
 }

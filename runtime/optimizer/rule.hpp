@@ -9,7 +9,9 @@
 //   kOptionNames, Options                a group's: numbers of float64, in the order of the names
 //   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
 //   at_step(options, t)                  those of the step with number t, from 1, by the host
-//   update(p, grad, state, constants)    an element's new value; it changes the state
+//   update(p, grad, state, constants, arithmetic)
+//                                        an element's new value; it changes the state. Square roots
+//                                        and quotients are the arithmetic's: root(x), quotient(a, b)
 #pragma once
 
 #include <utility>
@@ -68,19 +70,20 @@ NC_EVERYWHERE float following(float master, Type parameter) {
 }
 
 // The step of one element: its new value, and in `state` what is kept of it.
-template <class Rule, class Grad>
-NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates],
-                            const nc_step& step) {
-  return Rule::update(p, widen(grad) * step.grad_multiplier, state, constants_of<Rule>(step));
+template <class Rule, class Grad, class Arithmetic = Ieee>
+NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates], const nc_step& step,
+                            Arithmetic&& arithmetic = {}) {
+  return Rule::update(p, widen(grad) * step.grad_multiplier, state, constants_of<Rule>(step),
+                      arithmetic);
 }
 
 // The same of an element whose numbers stand in column c of `kept`.
-template <class Rule, class Grad, int kColumns>
+template <class Rule, class Grad, int kColumns, class Arithmetic = Ieee>
 NC_EVERYWHERE float updated_column(float p, Grad grad, float (&kept)[Rule::kStates][kColumns],
-                                   int c, const nc_step& step) {
+                                   int c, const nc_step& step, Arithmetic&& arithmetic = {}) {
   float state[Rule::kStates];
   for (int k = 0; k < Rule::kStates; ++k) state[k] = kept[k][c];
-  p = updated<Rule>(p, grad, state, step);
+  p = updated<Rule>(p, grad, state, step, arithmetic);
   for (int k = 0; k < Rule::kStates; ++k) kept[k][c] = state[k];
   return p;
 }

@@ -39,14 +39,15 @@ struct Rule {
             narrowed(o.decoupled)};
   }
 
+  template <class Arithmetic>
   NC_EVERYWHERE static float update(float p, float grad, float (&state)[kStates],
-                                    const Constants& c) {
+                                    const Constants& c, Arithmetic& arithmetic) {
     const bool decoupled = c.decoupled != 0;
     const float g = decoupled ? grad : fused_multiply_add(c.weight_decay, p, grad);
     const float m = fused_multiply_add(c.beta1, state[0], c.one_minus_beta1 * g);
     const float v = fused_multiply_add(c.beta2, state[1], (c.one_minus_beta2 * g) * g);
-    const float denominator = square_root(v * c.rcp_bias2) + c.eps;
-    const float u = (m * c.rcp_bias1) / denominator;
+    const float denominator = arithmetic.root(v * c.rcp_bias2) + c.eps;
+    const float u = arithmetic.quotient(m * c.rcp_bias1, denominator);
     const float decayed = decoupled ? fused_multiply_add(c.weight_decay, p, u) : u;
     state[0] = m;
     state[1] = v;

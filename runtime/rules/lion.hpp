@@ -24,8 +24,9 @@ struct Rule {
             narrowed(1 - o.beta2), narrowed(o.lr),    narrowed(o.weight_decay)};
   }
 
+  template <class Arithmetic>
   NC_EVERYWHERE static float update(float p, float grad, float (&state)[kStates],
-                                    const Constants& c) {
+                                    const Constants& c, Arithmetic&) {
     const float direction = fused_multiply_add(c.beta1, state[0], c.one_minus_beta1 * grad);
     const float sign = direction > 0 ? 1.0f : direction < 0 ? -1.0f : direction;
     state[0] = fused_multiply_add(c.beta2, state[0], c.one_minus_beta2 * grad);

@@ -26,8 +26,9 @@ struct Rule {
             narrowed(o.weight_decay), narrowed(o.nesterov), narrowed(o.decoupled)};
   }
 
+  template <class Arithmetic>
   NC_EVERYWHERE static float update(float p, float grad, float (&state)[kStates],
-                                    const Constants& c) {
+                                    const Constants& c, Arithmetic&) {
     const bool decoupled = c.decoupled != 0;
     const float g = decoupled ? grad : fused_multiply_add(c.weight_decay, p, grad);
     const float m = fused_multiply_add(c.momentum, state[0], c.one_minus_dampening * g);

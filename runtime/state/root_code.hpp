@@ -2,7 +2,7 @@
 // digits than even steps would leave them. docs/numerics.md, "State formats".
 #pragma once
 
-#include "runtime/numeric/float_bits.hpp"
+#include "runtime/numeric/ordinary.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -10,6 +10,17 @@ namespace narrowcast::inline NC_VARIANT {
 struct StateScale {
   float scale, multiplier;
 };
+
+// Of a block's largest magnitude, as bits, and of the share of it that a code of 1 would have, were
+// codes of values themselves. What is not finite makes the scale NaN, and with it the whole block;
+// what is too small for a multiplier becomes 0.
+NC_EVERYWHERE StateScale state_scale(uint32_t amax, float share) {
+  constexpr float kSmallest = power_of_two(-126);
+  const float scale = float_of(amax) * share;
+  if (amax >= kInfinityBits) return {float_of(kMagnitudeMask), 0.0f};
+  if (scale < kSmallest) return {0.0f, 0.0f};
+  return {scale, ordinary_quotient(1.0f, scale)};
+}
 
 // Root 1, 2 or 4. Signed: from -127 to 127, in two's complement; else from 0 to 255.
 template <int kRoot, bool kSigned>
@@ -20,34 +31,42 @@ struct RootCode {
   // The power of a whole number, with its sign.
   NC_EVERYWHERE static constexpr float raised(float whole) {
     if constexpr (kRoot == 1) return whole;
-    const float square = whole * (whole < 0 ? -whole : whole);
-    return kRoot == 2 ? square : square * (square < 0 ? -square : square);
+    const float square = kSigned ? whole * magnitude(whole) : whole * whole;
+    if constexpr (kRoot == 2) return square;
+    return kSigned ? square * magnitude(square) : square * square;
   }
+  static constexpr float kShare = 1 / raised(kMost);
+
   NC_EVERYWHERE static float root_of(float x) {
     if constexpr (kRoot == 1) return x;
-    return kRoot == 2 ? square_root(x) : square_root(square_root(x));
+    return kRoot == 2 ? ordinary_root(x) : ordinary_root(ordinary_root(x));
   }
 
-  // Of a block's largest magnitude, as bits. What is not finite makes the scale NaN, and with it
-  // the whole block; what is too small for a multiplier becomes 0.
-  NC_EVERYWHERE static StateScale scale_of(uint32_t amax) {
-    constexpr float kShare = 1 / raised(kMost), kSmallest = power_of_two(-126);
-    if (amax >= kInfinityBits) return {float_of(kMagnitudeMask), 0.0f};
-    const float scale = float_of(amax) * kShare;
-    if (scale < kSmallest) return {0.0f, 0.0f};
-    return {scale, 1 / scale};
+  // The code is the low byte. An addition rounds, and leaves a whole number in the low bits; that of
+  // NaN is what a GPU's NaN has there.
+  NC_EVERYWHERE static uint32_t encode(float x, float multiplier) {
+    constexpr float kWholes = kSigned ? 3 * power_of_two(22) : power_of_two(23);
+    constexpr float kLeast = power_of_two(-24);  // 0 has no ordinary root; the code of this is 0
+    const float share = fused_multiply_add(magnitude(x), multiplier, kLeast);
+    const float root = root_of(share);
+    const uint32_t sign = kSigned ? bits_of(x) & ~kMagnitudeMask : 0;
+    const uint32_t whole = bits_of(float_of(bits_of(root) | sign) + kWholes);
+#if defined(__CUDA_ARCH__)
+    return whole;
+#else
+    return is_nan(root) ? 0xff : whole;
+#endif
   }
 
-  NC_EVERYWHERE static uint8_t encode(float x, float multiplier) {
-    constexpr float kOnes = power_of_two(23);  // a float from here on is a whole number
-    const float root = at_most(root_of(float_of(magnitude_bits(x)) * multiplier), kMost);
-    const uint32_t whole = bits_of(root + kOnes) & 0xff;
-    return static_cast<uint8_t>(kSigned && x < 0 ? 0u - whole : whole);
+  // The float whose low byte a code is put into, and what is less than that by the code.
+  static constexpr uint32_t kCarrier = 0x4b000000;  // 2^23
+  static constexpr uint32_t kFlipped = kSigned ? 0x80 : 0;  // of the code's bits
+  NC_EVERYWHERE static float decode(uint32_t carried, float scale) {
+    constexpr float kZero = power_of_two(23) + (kSigned ? 128 : 0);
+    return raised(float_of(carried) - kZero) * scale;
   }
-
-  NC_EVERYWHERE static float decode(uint8_t code, float scale) {
-    const int whole = kSigned ? static_cast<int8_t>(code) : code;
-    return raised(static_cast<float>(whole)) * scale;
+  NC_EVERYWHERE static float decode_byte(uint8_t code, float scale) {
+    return decode(kCarrier | (code ^ kFlipped), scale);
   }
 };
 

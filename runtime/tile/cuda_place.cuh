@@ -64,8 +64,13 @@ struct CudaPlace {
   // Of an element by its place in the thread. Rows behind the matrix are behind the part too.
   __device__ __forceinline__ bool owns(int r, int c) const {
     if constexpr (kFull) return true;
+    return owns_at(r, column() + c);
+  }
+  // The same of an element in a row of the thread's, by its column in the matrix.
+  __device__ __forceinline__ bool owns_at(int r, int64_t column) const {
+    if constexpr (kFull) return true;
     if constexpr (kByRows) return rows.has(warp * kThreadRows + r);
-    return column() + c < matrix.columns && part.owns(offset() + r * matrix.columns + c);
+    return column < matrix.columns && part.owns((row() + r) * matrix.columns + column);
   }
   // Of a row by its place in the tile, and of a run down a column whether it has any: of tiles of
   // which whole rows are the launch's own.

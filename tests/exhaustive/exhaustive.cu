@@ -2,6 +2,7 @@
 // 2^32 floats against the same definitions, so that the machines agree by agreeing with them.
 #include <cstdio>
 
+#include "runtime/numeric/ordinary.hpp"
 #include "runtime/tile/cuda_encode.cuh"
 #include "runtime/tile/cuda_lines.cuh"
 #include "runtime/tile/cuda_low_end.cuh"
@@ -85,6 +86,34 @@ struct Encoded4 {
   }
 };
 
+// Roots and quotients of ordinary operands, and the compiler's. A pair of operands is drawn for each
+// bit pattern: of all magnitudes, or near each other, where quotients are near 1.
+template <class Arithmetic>
+struct Root {
+  __device__ uint64_t operator()(float x) const {
+    return bits_of(x >= kSmallestRadicand && x <= kFloatMax ? Arithmetic::root(x) : 0.0f);
+  }
+};
+template <class Arithmetic>
+struct Quotient {
+  uint64_t seed;
+
+  __device__ uint64_t operator()(float x) const {
+    const uint64_t word = (bits_of(x) + (seed << 32)) * 0x9e3779b97f4a7c15u;
+    const uint32_t drawn = static_cast<uint32_t>(word >> 32);
+    const uint32_t exponent = seed % 2 == 0 ? drawn & kInfinityBits : bits_of(x) & kInfinityBits;
+    const float b = float_of(exponent | (drawn & 0x7fffff));
+    const float exact = x / b;
+    const bool is_ordinary = magnitude(x) >= kSmallestDividend && b <= kLargestDivisor &&
+                             magnitude(exact) <= kFloatMax;
+    return bits_of(is_ordinary ? Arithmetic::quotient(x, b) : 0.0f);
+  }
+};
+struct OfOrdinary {
+  __device__ static float root(float x) { return ordinary_root(x); }
+  __device__ static float quotient(float a, float b) { return ordinary_quotient(a, b); }
+};
+
 class Judge {
  public:
   int false_claims = 0;
@@ -133,6 +162,10 @@ int run() {
   }
   Judge judge;
   visit_claims(judge);
+  judge.equal("roots of ordinary floats", Root<OfOrdinary>{}, Root<Ieee>{}, {});
+  for (uint64_t seed = 0; seed < 16; ++seed)
+    judge.equal("quotients of ordinary floats, seed " + std::to_string(seed),
+                Quotient<OfOrdinary>{seed}, Quotient<Ieee>{seed}, {});
   std::printf(judge.false_claims == 0 ? "every claim holds\n" : "%d claims are false\n",
               judge.false_claims);
   return judge.false_claims != 0;

@@ -8,6 +8,10 @@ import torch
 from narrowcast import _C
 
 
+# Added ahead of the root, because 0 has no root that all machines find alike; its code is 0.
+_LEAST = 2.0**-24
+
+
 @dataclasses.dataclass(frozen=True)
 class StateFormat:
     """What follows from a spec of kind "state". Codes are of a value's root, under one float32
@@ -47,12 +51,12 @@ class StateFormat:
         scale = torch.where(amax.isfinite(), amax * share, torch.nan)
         scale = torch.where(scale < torch.finfo(torch.float32).tiny, 0.0, scale)
         multiplier = torch.where(scale > 0, 1 / scale, 0.0).unsqueeze(-1)
-        whole = blocks.abs() * multiplier
+        whole = _fused(blocks.abs(), multiplier, _LEAST)
         for _ in range(root.bit_length() - 1):
             whole = whole.sqrt()
-        whole = torch.where(whole < most, whole, float(most)).round()
-        signs = torch.where((blocks < 0) & (not nonnegative), -whole, whole)
-        codes = signs.to(torch.int32).to(torch.uint8)
+        number = whole.nan_to_num(0).round().to(torch.int32)
+        number = torch.where((blocks < 0) & (not nonnegative), -number, number)
+        codes = torch.where(whole.isnan(), 255, number).to(torch.uint8)
         return codes.flatten(-2)[..., : values.shape[-1]].contiguous(), scale
 
     def decode(self, codes: torch.Tensor, scales: torch.Tensor, nonnegative: bool) -> torch.Tensor:
@@ -66,6 +70,18 @@ class StateFormat:
     def _code(self, nonnegative: bool) -> tuple[int, int]:
         """The root, and the largest whole number."""
         return self.roots[nonnegative], 255 if nonnegative else 127
+
+
+def _fused(a: torch.Tensor, b: torch.Tensor, c: float) -> torch.Tensor:
+    """a * b + c, of float32, rounded once: in float64 the product is exact, and the sum is rounded to
+    odd, which a second rounding does not see. Of c above a * b no bit counts here.
+    """
+    product = a.double() * b.double()
+    total = product + c
+    lost = c - (total - product)
+    is_even = total.view(torch.int64) % 2 == 0
+    beside = torch.nextafter(total, lost.sign() * torch.inf)
+    return torch.where((lost != 0) & is_even, beside, total).float()
 
 
 @functools.cache

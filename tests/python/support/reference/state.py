@@ -4,9 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from reference.adam import fma
 from reference.formats import tomllib
 
 TINY = np.float32(2.0**-126)
+LEAST = np.float32(2.0**-24)
 
 
 @dataclass(frozen=True)
@@ -32,11 +34,12 @@ class StateFormat:
                 scale = np.where(np.isfinite(amax), scale, np.float32(np.nan))
                 scale = np.where(scale < TINY, np.float32(0), scale)
                 inverse = np.where(scale > 0, np.float32(1) / scale, np.float32(0))
-                whole = np.abs(part) * inverse[..., None]
+                whole = fma(np.abs(part), inverse[..., None], LEAST)
                 for _ in range({1: 0, 2: 1, 4: 2}[root]):
                     whole = np.sqrt(whole)
-                whole = np.where(whole < most, np.rint(whole), most).astype(np.int64)
-                signed = np.where((part < 0) & (not nonnegative), -whole, whole)
+                number = np.rint(np.where(np.isnan(whole), 0, whole)).astype(np.int64)
+                signed = np.where((part < 0) & (not nonnegative), -number, number)
+                signed = np.where(np.isnan(whole), 255, signed)
                 codes[..., begin : begin + self.block] = signed.astype(np.uint8)
                 scales.append(scale)
         return codes, np.stack(scales, -1).astype(np.float32)
