@@ -50,7 +50,8 @@ NC_MACHINE void encode_block(const float* __restrict x, int count, uint8_t* __re
   uint32_t amax = 0;
   for (int c = 0; c < count; ++c) amax = std::max(amax, magnitude_bits(x[c]));
   const StateScale made = state_scale(amax, Code::kShare);
-  for (int c = 0; c < count; ++c) codes[c] = static_cast<uint8_t>(Code::encode(x[c], made.multiplier));
+  for (int c = 0; c < count; ++c)
+    codes[c] = static_cast<uint8_t>(Code::encode(x[c], made.multiplier));
   *scale = made.scale;
 }
 

@@ -171,8 +171,7 @@ __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
     if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
     if (step.grad_dtype == NC_F32) update(static_cast<float*>(nullptr));
   }
-  if (left != 0)
-    update_any_rows<Rule, !std::is_same_v<Rounded, float>>(tile, tensor, step, left);
+  if (left != 0) update_any_rows<Rule, !std::is_same_v<Rounded, float>>(tile, tensor, step, left);
   tile.share_values();
 }
 

@@ -1,5 +1,5 @@
-// What a rule keeps of some rows' elements, between memory and a thread of a tile: numbers, or codes
-// under the scales of blocks, which lie along rows, in neighbouring lanes.
+// What a rule keeps of some rows' elements, between memory and a thread of a tile: numbers, or
+// codes under the scales of blocks, which lie along rows, in neighbouring lanes.
 #pragma once
 
 #include "runtime/geometry/geometry.hpp"
@@ -97,8 +97,8 @@ __device__ __forceinline__ uint32_t largest_of_lanes(uint32_t bits) {
   }
 }
 
-// The lanes of a block share out its scales, those of kRows rows and all states: each reads or makes
-// one, and shows it to the others.
+// The lanes of a block share out its scales, those of kRows rows and all states: each reads or
+// makes one, and shows it to the others.
 template <class Rule, StateFormat State, int kRows>
 struct StateRows<Rule, State, kRows> {
   static constexpr int kStates = Rule::kStates, kScales = kRows * kStates;
@@ -106,7 +106,7 @@ struct StateRows<Rule, State, kRows> {
   static_assert(kWarpSize % kLanes == 0 && kScales <= kLanes);
 
   uint32_t codes[kRows][kStates];  // four in a word
-  float scale;  // this lane's
+  float scale;                     // this lane's
 
   template <class Place>
   __device__ __forceinline__ void load(const Place& place, const nc_tensor& tensor, int first) {

@@ -1,7 +1,8 @@
-// Square roots and quotients of ordinary operands, with IEEE's bits. The GPU's compiler has a branch
-// around each, for operands that are rare, and nothing can be moved across it: where registers leave
-// room for a few warps alone, results wait for each other. Here are the steps between: an estimate by
-// the GPU, and Newton's correction by the exact remainder. tests/exhaustive compares them.
+// Square roots and quotients of ordinary operands, with IEEE's bits. The GPU's compiler has a
+// branch around each, for operands that are rare, and nothing can be moved across it: where
+// registers leave room for a few warps alone, results wait for each other. Here are the steps
+// between: an estimate by the GPU, and Newton's correction by the exact remainder. tests/exhaustive
+// compares them.
 #pragma once
 
 #include "runtime/numeric/float_bits.hpp"

@@ -11,7 +11,8 @@
 //   at_step(options, t)                  those of the step with number t, from 1, by the host
 //   update(p, grad, state, constants, arithmetic)
 //                                        an element's new value; it changes the state. Square roots
-//                                        and quotients are the arithmetic's: root(x), quotient(a, b)
+//                                        and quotients are the arithmetic's: root(x), quotient(a,
+//                                        b)
 #pragma once
 
 #include <utility>

@@ -42,8 +42,8 @@ struct RootCode {
     return kRoot == 2 ? ordinary_root(x) : ordinary_root(ordinary_root(x));
   }
 
-  // The code is the low byte. An addition rounds, and leaves a whole number in the low bits; that of
-  // NaN is what a GPU's NaN has there.
+  // The code is the low byte. An addition rounds, and leaves a whole number in the low bits; that
+  // of NaN is what a GPU's NaN has there.
   NC_EVERYWHERE static uint32_t encode(float x, float multiplier) {
     constexpr float kWholes = kSigned ? 3 * power_of_two(22) : power_of_two(23);
     constexpr float kLeast = power_of_two(-24);  // 0 has no ordinary root; the code of this is 0
@@ -59,7 +59,7 @@ struct RootCode {
   }
 
   // The float whose low byte a code is put into, and what is less than that by the code.
-  static constexpr uint32_t kCarrier = 0x4b000000;  // 2^23
+  static constexpr uint32_t kCarrier = 0x4b000000;          // 2^23
   static constexpr uint32_t kFlipped = kSigned ? 0x80 : 0;  // of the code's bits
   NC_EVERYWHERE static float decode(uint32_t carried, float scale) {
     constexpr float kZero = power_of_two(23) + (kSigned ? 128 : 0);

@@ -5,8 +5,8 @@
     python tests/bench/learning_report.py learning.jsonl   # the page and the curves
 
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
-blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); embedding, head
-and norms are bf16 in all. Everything else is the same in every mode: the first weights, the windows
+blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
+moments are in a state format. Embedding, head and norms are bf16 in all. Everything else is the same in every mode: the first weights, the windows
 of text and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are
 trained one after another, and each one's line of JSON is written when it is done. The host waits
 for the device only where held-out text is evaluated.
@@ -71,7 +71,7 @@ def options():
         parser.error(str(error))
     for mode in reversed(args.modes):  # a baseline that was not asked for comes first
         if mode.eager or mode.weights == modes.TORCHAO:
-            parser.error(f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here; see --compile")
+            parser.error(f"{mode}: bf16, nc:FORMAT or scaled:FORMAT here, with +s; see --compile")
     return args
 
 
@@ -117,7 +117,9 @@ class Training:
         if args.compile:
             for block in self.model.blocks:
                 block.compile()
-        self.optimizer = nc.FusedAdam(self.model.parameters(), lr=args.lr, **ADAM)
+        self.optimizer = nc.FusedAdam(
+            self.model.parameters(), lr=args.lr, **ADAM, **modes.state_options(mode)
+        )
         self.losses = torch.zeros(args.steps, device=args.device)  # in nats, of training
 
     def step(self, number: int):

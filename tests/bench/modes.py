@@ -13,7 +13,7 @@ import llama
 import narrowcast as nc
 
 PLAIN, TORCHAO = "bf16", "tensorwise"
-EAGER, NARROW, BF16_GRADIENTS = SUFFIXES = "+e", "+r", "+b"
+EAGER, NARROW, BF16_GRADIENTS, STATE = SUFFIXES = "+e", "+r", "+b", "+s"
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -22,15 +22,17 @@ ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 class Mode:
     """`weights`: bf16, tensorwise (torchao's float8), nc:FORMAT, or scaled:FORMAT with scaled
     products. Written with +e if eager; else each block is compiled. `gradients`: in what ranks send
-    them to each other: in float32, with +b in bfloat16, with +r in a format.
+    them to each other: in float32, with +b in bfloat16, with +r in a format. `state`: with +s the
+    moments are in a state format, else in float32.
     """
 
     weights: str
     eager: bool = False
     gradients: str = ""
+    state: bool = False
 
     def __str__(self):
-        return self.weights + self.gradients + EAGER * self.eager
+        return self.weights + self.gradients + STATE * self.state + EAGER * self.eager
 
     @property
     def format(self) -> str | None:
@@ -56,17 +58,18 @@ def parse(text: str) -> Mode:
     weights, suffixes = text, []
     while weights.endswith(SUFFIXES):
         weights, suffixes = weights[:-2], [*suffixes, weights[-2:]]
-    gradients = [one for one in suffixes if one != EAGER]
+    gradients = [one for one in suffixes if one in (NARROW, BF16_GRADIENTS)]
     if len(set(suffixes)) < len(suffixes) or len(gradients) > 1:
-        raise ValueError(f"{text!r}: of +e, +b and +r each stands once, and +b or +r alone")
-    mode = Mode(weights, EAGER in suffixes, "".join(gradients))
+        raise ValueError(f"{text!r}: of +e, +s, +b and +r each stands once, and +b or +r alone")
+    mode = Mode(weights, EAGER in suffixes, "".join(gradients), STATE in suffixes)
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
         if mode.format is None:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
-                "(eager), and +b or +r (gradients sent in bfloat16, or in a format)"
+                "(eager), +b or +r (gradients sent in bfloat16, or in a format), and +s (moments in "
+                "a state format)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
@@ -105,12 +108,17 @@ def build(mode: Mode, options, mesh):
         nc.set_reduce_scatter_format(model, options.gradient_format)
     model.to_empty(device=mesh.device_type)
     llama.initialize(model)
-    if mode.format:
-        return model, nc.FusedAdam(model.parameters(), **ADAM)
+    if mode.format or mode.state:
+        return model, nc.FusedAdam(model.parameters(), **ADAM, **state_options(mode))
     optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAM)
     if mode.weights == TORCHAO:
         optimizer.register_step_post_hook(lambda *_: _precompute_scales(model))
     return model, optimizer
+
+
+def state_options(mode: Mode) -> dict:
+    """An optimizer's options, of a mode's moments."""
+    return {"state_dtype": nc.state_formats()[0]} if mode.state else {}
 
 
 def shard(model, mesh, compiled=False, reduce_dtype=torch.float32):

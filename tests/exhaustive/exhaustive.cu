@@ -86,8 +86,8 @@ struct Encoded4 {
   }
 };
 
-// Roots and quotients of ordinary operands, and the compiler's. A pair of operands is drawn for each
-// bit pattern: of all magnitudes, or near each other, where quotients are near 1.
+// Roots and quotients of ordinary operands, and the compiler's. A pair of operands is drawn for
+// each bit pattern: of all magnitudes, or near each other, where quotients are near 1.
 template <class Arithmetic>
 struct Root {
   __device__ uint64_t operator()(float x) const {
@@ -104,8 +104,8 @@ struct Quotient {
     const uint32_t exponent = seed % 2 == 0 ? drawn & kInfinityBits : bits_of(x) & kInfinityBits;
     const float b = float_of(exponent | (drawn & 0x7fffff));
     const float exact = x / b;
-    const bool is_ordinary = magnitude(x) >= kSmallestDividend && b <= kLargestDivisor &&
-                             magnitude(exact) <= kFloatMax;
+    const bool is_ordinary =
+        magnitude(x) >= kSmallestDividend && b <= kLargestDivisor && magnitude(exact) <= kFloatMax;
     return bits_of(is_ordinary ? Arithmetic::quotient(x, b) : 0.0f);
   }
 };
