@@ -68,54 +68,68 @@ __device__ __forceinline__ void store_value(const Tile& tile, const nc_tensor& t
 // Rows of a tile, one bit each.
 using Rows = unsigned;
 
+// How the rows of a thread are worked through. kLoaded of them are loaded before the first use,
+// because loads in flight keep memory busy, and more would cost the registers that keep blocks
+// resident; kTogether are computed together, so that results need not wait for each other.
+template <class State>
+struct RowsOfThread {
+  static constexpr int kLoaded = 4, kTogether = 1;
+};
+template <StateFormat State>
+struct RowsOfThread<State> {
+  static constexpr int kLoaded = kThreadRows, kTogether = 4;
+};
+
 // A rule's step of a thread's elements: master and state in memory, and the new master in the tile.
-// Rows are loaded in batches before the first use: that many loads in flight keep memory busy, and
-// more would cost the registers that keep blocks resident. `Rounded`: the type of the parameter
-// that has the master rounded; float if there is none. Returns the rows that are as they were,
-// because a warp has operands in them that are not ordinary.
+// `Rounded`: the type of the parameter that has the master rounded; float if there is none. Returns
+// the rows that are as they were, because a warp has operands in them that are not ordinary.
 template <class Rule, class Grad, class State, class Rounded, class Tile>
 __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
-  constexpr int kBatch = 4;
+  constexpr int kLoaded = RowsOfThread<State>::kLoaded, kTogether = RowsOfThread<State>::kTogether;
   constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
   float* master = static_cast<float*>(tensor.value);
   Rows left = 0;
 #pragma unroll
-  for (int first = 0; first < kThreadRows; first += kBatch) {
-    Four<float> p[kBatch];
-    StateRows<Rule, State, kBatch> state;
-    Four<Grad> g[kBatch];
-    [[maybe_unused]] Four<Rounded> rounded[kBatch];
+  for (int first = 0; first < kThreadRows; first += kLoaded) {
+    Four<float> p[kLoaded];
+    StateRows<Rule, State, kTogether> state[kLoaded / kTogether];
+    Four<Grad> g[kLoaded];
+    [[maybe_unused]] Four<Rounded> rounded[kLoaded];
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
+    for (int r = 0; r < kLoaded; ++r) {
+      if (r % kTogether == 0) state[r / kTogether].load(tile, tensor, first + r);
       p[r] = load_four(tile, master, first + r);
       g[r] = load_four(tile, grad, first + r);
       if constexpr (kIsRounded)
         rounded[r] = load_four(tile, static_cast<const Rounded*>(tensor.buffer[0]), first + r);
     }
-    state.load(tile, tensor, first);
-    Kept<Rule, kBatch> kept;
-    state.widen(tile.lane, kept);
-    Ordinary arithmetic;
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) {
+    for (int row = 0; row < kLoaded; row += kTogether) {
+      Kept<Rule, kTogether> kept;
+      state[row / kTogether].widen(tile.lane, kept);
+      Ordinary arithmetic;
 #pragma unroll
-      for (int c = 0; c < kThreadColumns; ++c) {
-        if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
-        p[r].at[c] = updated_column<Rule>(p[r].at[c], g[r].at[c], kept[r], c, step, arithmetic);
-        tile.x[first + r][c] = p[r].at[c];
+      for (int i = 0; i < kTogether; ++i) {
+        const int r = row + i;
+#pragma unroll
+        for (int c = 0; c < kThreadColumns; ++c) {
+          if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
+          p[r].at[c] = updated_column<Rule>(p[r].at[c], g[r].at[c], kept[i], c, step, arithmetic);
+          tile.x[first + r][c] = p[r].at[c];
+        }
+        arithmetic.note(p[r].at[0], p[r].at[1]);
+        arithmetic.note(p[r].at[2], p[r].at[3]);
       }
-      arithmetic.note(p[r].at[0], p[r].at[1]);
-      arithmetic.note(p[r].at[2], p[r].at[3]);
-    }
-    if (!__all_sync(~0u, arithmetic.were)) {
-      left |= ((1u << kBatch) - 1) << first;
-      continue;
-    }
+      if (!__all_sync(~0u, arithmetic.were)) {
+        left |= ((1u << kTogether) - 1) << (first + row);
+        continue;
+      }
 #pragma unroll
-    for (int r = 0; r < kBatch; ++r) store_four(tile, master, first + r, p[r]);
-    state.store(tile, tensor, first, kept);
+      for (int i = 0; i < kTogether; ++i) store_four(tile, master, first + row + i, p[row + i]);
+      StateRows<Rule, State, kTogether>::store(tile, tensor, first + row, kept);
+    }
   }
   return left;
 }

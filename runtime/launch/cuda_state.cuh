@@ -121,6 +121,9 @@ struct StateRows<Rule, State, kRows> {
   }
 
   __device__ __forceinline__ void widen(int lane, Kept<Rule, kRows>& kept) const {
+    // Thread blocks have one dimension, which the compiler does not know. Known, the sum would take
+    // a register anew for each use: an instruction has room for one constant, the choice of bytes.
+    const uint32_t carrier = kCarrier + threadIdx.y;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       for_each_state<Rule>([&]<int k> {
@@ -129,7 +132,7 @@ struct StateRows<Rule, State, kRows> {
         const uint32_t word = codes[r][k] ^ Code::kFlipped * 0x01010101u;
 #pragma unroll
         for (int c = 0; c < kThreadColumns; ++c)
-          kept[r][k][c] = Code::decode(__byte_perm(word, Code::kCarrier, 0x7650 + c), of_block);
+          kept[r][k][c] = Code::decode(__byte_perm(word, carrier, 0x7650 + c), of_block);
       });
     }
   }
@@ -143,11 +146,13 @@ struct StateRows<Rule, State, kRows> {
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       for_each_state<Rule>([&]<int k> {
-        float of_thread = 0;
+        // Floats without signs are in the order of their bits, NaN above all.
+        uint32_t largest = 0;
 #pragma unroll
         for (int c = 0; c < kThreadColumns; ++c)
-          of_thread = larger_magnitude</*kKeepsNan=*/true>(of_thread, kept[r][k][c]);
-        const uint32_t largest = largest_of_lanes<kLanes>(bits_of(of_thread));
+          largest = larger(largest, Rule::kNonnegative[k] ? bits_of(kept[r][k][c])
+                                                          : magnitude_bits(kept[r][k][c]));
+        largest = largest_of_lanes<kLanes>(largest);
         if (own == r * kStates + k) {
           amax = largest;
           share = CodeOfRule<Rule, State, k>::kShare;

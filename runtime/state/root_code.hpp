@@ -22,6 +22,9 @@ NC_EVERYWHERE StateScale state_scale(uint32_t amax, float share) {
   return {scale, ordinary_quotient(1.0f, scale)};
 }
 
+// 2^23, the float whose low byte a code is put into.
+inline constexpr uint32_t kCarrier = 0x4b000000;
+
 // Root 1, 2 or 4. Signed: from -127 to 127, in two's complement; else from 0 to 255.
 template <int kRoot, bool kSigned>
 struct RootCode {

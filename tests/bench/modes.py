@@ -68,8 +68,8 @@ def parse(text: str) -> Mode:
         if mode.format is None:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
-                "(eager), +b or +r (gradients sent in bfloat16, or in a format), and +s (moments in "
-                "a state format)"
+                "(eager), +b or +r (gradients sent in bfloat16, or in a format), and +s (moments "
+                "in a state format)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")

@@ -111,7 +111,11 @@ struct Quotient {
 };
 struct OfOrdinary {
   __device__ static float root(float x) { return ordinary_root(x); }
-  __device__ static float quotient(float a, float b) { return ordinary_quotient(a, b); }
+  // Ordinary finds a NaN.
+  __device__ static float quotient(float a, float b) {
+    const float quotient = ordinary_quotient(a, b);
+    return is_nan(quotient) ? a / b : quotient;
+  }
 };
 
 class Judge {
