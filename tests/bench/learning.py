@@ -6,7 +6,8 @@
 
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
 blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
-moments are in a state format. Embedding, head and norms are bf16 in all. Everything else is the same in every mode: the first weights, the windows
+moments are in a state format. Embedding, head and norms are bf16 in all. Everything else is the
+same in every mode: the first weights, the windows
 of text and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are
 trained one after another, and each one's line of JSON is written when it is done. The host waits
 for the device only where held-out text is evaluated.

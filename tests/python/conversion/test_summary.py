@@ -115,3 +115,27 @@ def test_bytes_of_a_tensor(format):
     assert weight.element_size() == 4
     part = weight[:128]
     assert part.nbytes == part.clone().nbytes
+
+
+@pytest.mark.parametrize(
+    ("make", "bytes_each"),
+    [
+        (nc.optim.AdamW, 8),
+        (torch.optim.AdamW, 8),
+        (nc.optim.Lion, 4),
+        (lambda every: nc.optim.AdamW(every, state_dtype=torch.bfloat16), 4),
+        (lambda every: nc.optim.AdamW(every, state_dtype="int8_root"), 2 + 2 * 4 / 128),
+    ],
+)
+def test_an_optimizers_state(make, bytes_each):
+    """Of a matrix by its dtype or format; a vector keeps float32."""
+    model = nc.convert(nn.Linear(256, 128), FORMAT)
+    optimizer = make(model.parameters())
+    assert nc.summary(model, optimizer).state == 0
+    model(torch.ones(1, 256)).sum().backward()
+    optimizer.step()
+    summary = nc.summary(model, optimizer)
+    assert summary.parameters[0].state == 128 * 256 * bytes_each
+    assert summary.state == sum(one.state for one in summary.parameters)
+    assert str(summary).splitlines()[0].endswith("state")
+    assert nc.summary(model).state == 0

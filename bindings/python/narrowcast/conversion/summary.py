@@ -7,12 +7,16 @@ import math
 import re
 from collections.abc import Sequence
 
+import torch
 from torch import nn
 
 from narrowcast.conversion import selection
 from narrowcast.fsdp import first_gather, sharding, torch_names
 from narrowcast.master import MasterWeight
 from narrowcast.tensor import QuantizedTensor, dtensors
+
+# A table's columns of bytes.
+_SIZES = {"stored": "stored", "masters": "masters", "gathered": "gathered a step"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +33,7 @@ class Parameter:
                  backward); 0 if it is not sharded
     one_scale    the names of the weights that share one scale, this name too; empty if it shares
                  none
+    state        bytes that the optimizer keeps of it on this rank's device
     """
 
     name: str
@@ -40,6 +45,7 @@ class Parameter:
     masters: int
     gathered: int
     one_scale: tuple[str, ...] = ()
+    state: int = 0
 
     @property
     def kept_as(self) -> str:
@@ -57,7 +63,7 @@ class Summary:
 
     parameters        all of them, in the model's order
     quantized, plain  those with a format and those without
-    stored, masters, gathered
+    stored, masters, gathered, state
                       the sums of their bytes
     """
 
@@ -83,41 +89,63 @@ class Summary:
     def gathered(self) -> int:
         return sum(one.gathered for one in self.parameters)
 
+    @property
+    def state(self) -> int:
+        return sum(one.state for one in self.parameters)
+
     def __str__(self) -> str:
-        header = "parameter", "", "shape", "kept as", "stored", "masters", "gathered a step"
+        fields = [*_SIZES, *(["state"] if self.state else [])]
+        header = "parameter", "", "shape", "kept as", *(_SIZES.get(one, one) for one in fields)
         alike: dict[tuple, list[Parameter]] = {}
         for one in self.parameters:
             pattern = re.sub(r"\b\d+\b", "*", one.name)
             key = pattern, one.shape, one.kept_as, one.trainable
             alike.setdefault(key, []).append(one)
-        rows = [_row(*key, same) for key, same in alike.items()]
+        rows = [_row(*key, same, fields) for key, same in alike.items()]
         elements = [
             sum(math.prod(one.shape) for one in some) for some in (self.quantized, self.parameters)
         ]
         share = f"{elements[0] / max(elements[1], 1):.1%} of the elements quantized"
-        sums = [_size(one) for one in (self.stored, self.masters, self.gathered)]
+        sums = [_size(getattr(self, field)) for field in fields]
         return _table([header, *rows, ("all", "", "", share, *sums)], right=4)
 
 
-def _row(pattern, shape, kept, trainable, same: list[Parameter]) -> tuple[str, ...]:
+def _row(pattern, shape, kept, trainable, same: list[Parameter], fields) -> tuple[str, ...]:
     """A line of the table, for parameters that are alike."""
     name = same[0].name if len(same) == 1 else pattern
-    sums = [sum(getattr(one, field) for one in same) for field in ("stored", "masters", "gathered")]
+    sums = [sum(getattr(one, field) for one in same) for field in fields]
     frozen = "" if trainable else ", frozen"
     count = f"{len(same)} of" if len(same) > 1 else ""
     size = "x".join(map(str, shape)) or "1"
     return name, count, size, kept + frozen, *map(_size, sums)
 
 
-def summary(model: nn.Module) -> Summary:
+def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> Summary:
     """Which parameters of a model are quantized, why the others are not, and how many bytes each
-    one stores on this rank, has as master beside them, and gathers in a step. Parameters that FSDP2
-    has gathered are resharded first.
+    one stores on this rank, has as master beside them, and gathers in a step; and with an optimizer
+    (any of torch's kind, after its first step) how many of state. Parameters that FSDP2 has
+    gathered are resharded first.
     """
     torch_names.reshard_all(model.modules())
     managed = torch_names.all_managed()
     found = selection.places(model).items()
-    return Summary(tuple(_parameter(one, places, managed.get(one)) for one, places in found))
+    states = {} if optimizer is None else optimizer.state
+    return Summary(
+        tuple(
+            dataclasses.replace(
+                _parameter(one, places, managed.get(one)), state=_state(one, states.get(one, {}))
+            )
+            for one, places in found
+        )
+    )
+
+
+def _state(parameter: nn.Parameter, state: dict) -> int:
+    """Bytes of a parameter's state on its device, without a history, which is the weight's."""
+    device = dtensors.local_of(parameter).device
+    tensors = [one for key, one in state.items() if key != "history" and torch.is_tensor(one)]
+    kept = map(dtensors.local_of, tensors)
+    return sum(one.nbytes for one in kept if one.device == device and one.numel() > 1)
 
 
 def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Parameter:

@@ -72,8 +72,8 @@ class StateFormat:
 
 
 def _fused(a: torch.Tensor, b: torch.Tensor, c: float) -> torch.Tensor:
-    """a * b + c, of float32, rounded once: in float64 the product is exact, and the sum is rounded to
-    odd, which a second rounding does not see. Of c above a * b no bit counts here.
+    """a * b + c, of float32, rounded once: in float64 the product is exact, and the sum is rounded
+    to odd, which a second rounding does not see. Of c above a * b no bit counts here.
     """
     product = a.double() * b.double()
     total = product + c
