@@ -23,9 +23,10 @@ NC_EVERYWHERE float ordinary_root(float x) {
 #endif
 }
 
-// |a| from kSmallestDividend on, or the remainder may be no float; b up to kLargestDivisor, or its
-// reciprocal may be none. Where a quotient is infinite or NaN, or b is subnormal, a GPU gives NaN.
-inline constexpr float kSmallestDividend = power_of_two(-60), kLargestDivisor = power_of_two(120);
+// |a| from kSmallestDividend on, or the remainder may be no float; b up to kLargestDivisor, or the
+// quotient may be subnormal, and is rounded twice. Where it is infinite or NaN, or b is subnormal,
+// a GPU gives NaN.
+inline constexpr float kSmallestDividend = power_of_two(-60), kLargestDivisor = power_of_two(60);
 NC_EVERYWHERE float ordinary_quotient(float a, float b) {
 #if defined(__CUDA_ARCH__)
   float estimate;
