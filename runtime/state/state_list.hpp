@@ -4,6 +4,8 @@
 // of both signs (Signed) and of one that is never negative (Nonnegative).
 #pragma once
 
+#include <array>
+
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/plugin/table.h"
 #include "runtime/state/root_code.hpp"
@@ -28,11 +30,12 @@ using CodeOf = typename CodeOfState<State, kNonnegative>::Type;
 
 template <class... State>
 struct StateList {
-  static constexpr nc_state_format kFacts[] = {{State::kName,
-                                                State::kSummary,
-                                                State::kReference,
-                                                State::kBlock,
-                                                {State::kRoots[0], State::kRoots[1]}}...};
+  static constexpr std::array<nc_state_format, sizeof...(State)> kFacts = {
+      nc_state_format{State::kName,
+                      State::kSummary,
+                      State::kReference,
+                      State::kBlock,
+                      {State::kRoots[0], State::kRoots[1]}}...};
 
   // Calls action with a null pointer to the format with that number.
   template <class Action>
