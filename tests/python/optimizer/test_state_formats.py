@@ -169,6 +169,22 @@ def test_a_state_that_does_not_fit_changes_nothing():
         assert all(same(value, after["state"][index][key]) for key, value in state.items())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, STATE], ids=str)
+@pytest.mark.parametrize("change", ["missing", "shape"])
+def test_codes_without_their_scales(dtype, change):
+    _, optimizer = stepped(nc.optim.AdamW, state_dtype=STATE)
+    saved = optimizer.state_dict()
+    name = f"exp_avg_{STATE}_scale"
+    if change == "missing":
+        del saved["state"][0][name]
+    else:
+        saved["state"][0][name] = torch.zeros(4, 7)
+    other = nc.optim.AdamW(parameters(), lr=1e-2, state_dtype=dtype)
+    with pytest.raises(ValueError, match="exp_avg"):
+        other.load_state_dict(saved)
+    assert not other.state
+
+
 def test_a_state_that_is_broken_by_hand():
     every, optimizer = stepped(nc.optim.AdamW, state_dtype=STATE)
     state = optimizer.state[every[0]]

@@ -71,8 +71,8 @@ def converted(optimizer: FusedOptimizer, present: dict, saved: dict, entry: Entr
     nonnegative = options.rule_facts(optimizer.rule)[2]
     formats = [registry.state_format(name) for name in registry.state_formats()]
     for state, is_nonnegative in zip(optimizer.state_names, nonnegative, strict=False):
-        stored = [one for one in formats if names_of(one, state)[0] in saved]
-        wanted = [one for one in formats if names_of(one, state)[0] in present]
+        stored = [one for one in formats if _has(saved, one, state)]
+        wanted = [one for one in formats if _has(present, one, state)]
         if stored == wanted or (not stored and state not in saved):
             continue
         like = entry.parameter
@@ -89,6 +89,14 @@ def converted(optimizer: FusedOptimizer, present: dict, saved: dict, entry: Entr
         else:
             saved = saved | {state: dtensors.like(like, values)}
     return saved
+
+
+def _has(entries: dict, format: StateFormat, state: str) -> bool:
+    """Whether codes and scales of a state are there, of shapes that belong together."""
+    codes, scales = (entries.get(name) for name in names_of(format, state))
+    if codes is None or scales is None or codes.dim() == 0:
+        return False
+    return tuple(scales.shape) == format.scale_shape(tuple(codes.shape))
 
 
 def _local(saved: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
