@@ -33,6 +33,10 @@ size_t Target::run(const std::string& text) {
   codegen::validate(format, diagnostics);
   if (!diagnostics.empty()) return diagnostics.text().size();
   Plan plan = codegen::derive(format);
+  if (plan.kind == codegen::Kind::kState) {
+    ++good_;
+    return codegen::emit_state(plan).size() + codegen::emit_state_page(plan).size();
+  }
   plan.products = codegen::products_of(format, plan, known_, diagnostics);
   if (!diagnostics.empty()) return diagnostics.text().size();
   ++good_;
