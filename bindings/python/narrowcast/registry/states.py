@@ -7,7 +7,7 @@ import torch
 
 from narrowcast import _C
 
-# Added ahead of the root, because 0 has no root that all machines find alike; its code is 0.
+# Added ahead of the root, because a GPU's root of 0 without a branch is NaN; its code is 0.
 _LEAST = 2.0**-24
 
 
