@@ -56,9 +56,10 @@ def compare(mesh, format, backend, where, recompute, options=()):
             number < len(eager) // STEPS and not is_scaled
         ):  # fuses what is no product, and so rounds otherwise
             torch.testing.assert_close(got, expected)
-        else:  # so that a new weight's code, or a cast input's, may be another
+        else:  # so that a new weight's code, or a cast input's, may be another: on some processors
+            # that is a quarter of a gradient in four bits, after some steps
             error = (got - expected).norm() / expected.norm()
-            assert error <= (0.2 if is_scaled else 0.02), (number, error)
+            assert error <= (0.4 if is_scaled else 0.02), (number, error)
     counters = torch._dynamo.utils.counters
     assert counters["stats"]["unique_graphs"] == 1, counters
     assert not counters["graph_break"]
