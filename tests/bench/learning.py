@@ -72,7 +72,9 @@ def options():
         parser.error(str(error))
     for mode in reversed(args.modes):  # a baseline that was not asked for comes first
         if mode.eager or mode.weights == modes.TORCHAO:
-            parser.error(f"{mode}: bf16, nc:FORMAT or scaled:FORMAT here, with +s; see --compile")
+            parser.error(
+                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, each with +s; see --compile"
+            )
     return args
 
 

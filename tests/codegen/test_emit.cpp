@@ -51,7 +51,7 @@ TEST_CASE("a state format's header and page have what its spec says") {
   CHECK(holds(header, "kSummary = \"Four words, a \\\"quoted\\\".\""));
   CHECK(holds(header, "kBlock = 32;"));
   CHECK(holds(header, "kRoots[] = {1, 2};"));
-  CHECK(holds(page, "| bits an element | 9.0 |"));
+  CHECK(holds(page, "| bits an element | 9 |"));
   CHECK(holds(page,
               "int8: `code * scale`, where the scale is the block's largest magnitude "
               "divided by 127 |"));
