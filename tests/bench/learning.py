@@ -73,7 +73,7 @@ def options():
     for mode in reversed(args.modes):  # a baseline that was not asked for comes first
         if mode.eager or mode.weights == modes.TORCHAO:
             parser.error(
-                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, each with +s; see --compile"
+                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +s; see --compile"
             )
     return args
 
