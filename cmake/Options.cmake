@@ -79,7 +79,6 @@ cmake_path(GET NARROWCAST_GENERATED PARENT_PATH generated_root)
 # the exception flags, which lets the compiler vectorise square roots and selections.
 add_library(narrowcast_options INTERFACE)
 include(${CMAKE_CURRENT_LIST_DIR}/Rules.cmake)
-include(${CMAKE_CURRENT_LIST_DIR}/States.cmake)
 target_include_directories(narrowcast_options INTERFACE ${generated_root} ${rules_folder} ${PROJECT_SOURCE_DIR})
 target_compile_options(
   narrowcast_options

@@ -41,8 +41,8 @@ int64_t place_of(const std::string& rule, const Plugin* plugin) {
                   ". Build it again by the narrowcast that has the rule");
 }
 
-// The names of a rule's options, and of what it keeps, as Python has them; and of each state
-// whether it never is below 0: none where the rule is not kept in state formats.
+// The names of a rule's options and of its states, as Python has them, and whether each state never
+// is below 0; the last is empty where the rule cannot be kept in state formats.
 using RuleFacts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<bool>>;
 
 RuleFacts rule_facts(const std::string& rule) {

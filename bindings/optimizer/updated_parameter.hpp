@@ -10,7 +10,7 @@
 
 namespace narrowcast {
 
-// What the parameters of a table have in common.
+// Facts that all parameters of a table share.
 struct UpdateFacts {
   const nc_update_rule& rule;
   std::span<const nc_state_format> states;  // that the library has
@@ -20,11 +20,12 @@ struct UpdateFacts {
 
 class UpdatedParameter {
  public:
-  // `state`: a dict with step, what the rule keeps (a number of each element by the state's name;
-  // or by that and a state format's, STATE_FORMAT, codes, and STATE_FORMAT_scale) and, of a plain
-  // bfloat16 or float16 parameter, master; or an empty one of a parameter that has had no gradient
-  // yet, which is dormant. Tensors may be DTensors. ValueError or TypeError if one is missing, or
-  // no tensor that a kernel can read. `seed`, `first`: of stochastic rounding, as in nc_tensor.
+  // `state`: a dict with step, the rule's states (a number for each element by a state's name; or
+  // codes by that and a state format's, STATE_FORMAT, and scales, STATE_FORMAT_scale) and, of a
+  // plain bfloat16 or float16 parameter, master; or an empty dict of a parameter that has had no
+  // gradient yet, which is dormant. Tensors may be DTensors. ValueError or TypeError if one is
+  // missing, or no tensor that a kernel can read. `seed`, `first`: of stochastic rounding, as in
+  // nc_tensor.
   UpdatedParameter(const py::object& parameter, const std::string& name, const py::dict& state,
                    const UpdateFacts& facts, uint64_t seed, uint64_t first)
       : parameter_(parameter),

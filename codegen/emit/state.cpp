@@ -72,7 +72,7 @@ std::string emit_state_page(const Plan& plan) {
     | state of both signs | int8: $signed$ |
     | state that is never negative | uint8: $nonnegative$ |
 
-    Parameters of one dimension, and those whose rows are shorter than a block, keep their state in float32. A cut between ranks leaves rows whole.
+    Parameters of one dimension, and those whose rows are shorter than a block, keep their state in float32. A cut between ranks divides no block.
   )text",
                 {{"summary", plan.summary},
                  {"reference", plan.reference},

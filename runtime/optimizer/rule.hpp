@@ -3,16 +3,14 @@
 //
 //   kName
 //   kStates, kStateNames                 the numbers that it keeps of each element
-//   kNonnegative                         of each of them whether it never is below 0; left out
-//   where
-//                                        state formats (runtime/state/) do not serve
+//   kNonnegative                         whether each never is below 0; in rules alone that can be
+//                                        kept in state formats (runtime/state/)
 //   kOptionNames, Options                a group's: numbers of float64, in the order of the names
 //   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
 //   at_step(options, t)                  those of the step with number t, from 1, by the host
 //   update(p, grad, state, constants, arithmetic)
-//                                        an element's new value; it changes the state. Square roots
-//                                        and quotients are the arithmetic's: root(x), quotient(a,
-//                                        b)
+//                                        an element's new value; it changes the state. Roots and
+//                                        quotients: arithmetic.root(x), arithmetic.quotient(a, b)
 #pragma once
 
 #include <utility>

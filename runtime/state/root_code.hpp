@@ -11,9 +11,9 @@ struct StateScale {
   float scale, multiplier;
 };
 
-// Of a block's largest magnitude, as bits, and of the share of it that a code of 1 would have, were
-// codes of values themselves. What is not finite makes the scale NaN, and with it the whole block;
-// what is too small for a multiplier becomes 0.
+// Of a block's largest magnitude, as bits, and the share of it that the code 1 stands for. An amax
+// that is not finite makes the scale NaN, and with it the whole block; one that is too small for a
+// multiplier makes it 0.
 NC_EVERYWHERE StateScale state_scale(uint32_t amax, float share) {
   constexpr float kSmallest = power_of_two(-126);
   const float scale = float_of(amax) * share;
@@ -61,9 +61,8 @@ struct RootCode {
 #endif
   }
 
-  // The float whose low byte a code is put into, and what is less than that by the code.
-  static constexpr uint32_t kCarrier = 0x4b000000;          // 2^23
-  static constexpr uint32_t kFlipped = kSigned ? 0x80 : 0;  // of the code's bits
+  // The sign bit of a code is flipped ahead of the carrier, so that all codes are above 0 there.
+  static constexpr uint32_t kFlipped = kSigned ? 0x80 : 0;
   NC_EVERYWHERE static float decode(uint32_t carried, float scale) {
     constexpr float kZero = power_of_two(23) + (kSigned ? 128 : 0);
     return raised(float_of(carried) - kZero) * scale;

@@ -32,16 +32,13 @@ def print_format(format: str, shape: tuple[int, int]) -> None:
         _print_state_format(registry.state_format(format))
         return
     f = registry.format(format)
-    print(f"{f.name}: {f.summary}\n")
-    for key, value in _facts_of_format(f).items():
-        print(f"  {key:<18}{value}")
+    _print_facts(f, _facts_of_format(f))
     for usage in registry.USAGES:
         print()
         print("\n".join(_usage(f, usage, *shape)))
 
 
 def _print_state_format(s: registry.StateFormat) -> None:
-    print(f"{s.name}: {s.summary}\n")
     facts = {
         "kind": f'state: of what an optimizer keeps, state_dtype="{s.name}"',
         "block": f"1x{s.block}, under a float32 scale",
@@ -50,6 +47,11 @@ def _print_state_format(s: registry.StateFormat) -> None:
         "nonnegative": f"uint8 of the root {s.roots[1]}",
         "reference": s.reference,
     }
+    _print_facts(s, facts)
+
+
+def _print_facts(of: registry.Format | registry.StateFormat, facts: dict[str, str]) -> None:
+    print(f"{of.name}: {of.summary}\n")
     for key, value in facts.items():
         print(f"  {key:<18}{value}")
 

@@ -132,9 +132,7 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
     states = {} if optimizer is None else optimizer.state
     return Summary(
         tuple(
-            dataclasses.replace(
-                _parameter(one, places, managed.get(one)), state=_state(one, states.get(one, {}))
-            )
+            _parameter(one, places, managed.get(one), _state(one, states.get(one, {})))
             for one, places in found
         )
     )
@@ -148,7 +146,7 @@ def _state(parameter: nn.Parameter, state: dict) -> int:
     return sum(one.nbytes for one in kept if one.device == device and one.numel() > 1)
 
 
-def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Parameter:
+def _parameter(parameter: nn.Parameter, places: list[tuple], managed, state: int) -> Parameter:
     local = dtensors.local_of(parameter)
     facts = places[0][0], tuple(parameter.shape)
     gathered = 0 if managed is None else _gathered(*managed)
@@ -158,10 +156,11 @@ def _parameter(parameter: nn.Parameter, places: list[tuple], managed) -> Paramet
         local = QuantizedTensor(store, local.shape, local.dtype)
     if not isinstance(local, QuantizedTensor):
         reason = _reason(parameter, places)
-        return Parameter(*facts, None, reason, parameter.requires_grad, local.nbytes, 0, gathered)
+        rest = parameter.requires_grad, local.nbytes, 0, gathered
+        return Parameter(*facts, None, reason, *rest, state=state)
     group = local._store.config.scale_group
     rest = local.nbytes, masters, gathered, () if group is None else group.present_names()
-    return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest)
+    return Parameter(*facts, local.format.name, None, parameter.requires_grad, *rest, state)
 
 
 def _reason(parameter: nn.Parameter, places: list[tuple]) -> str:

@@ -19,10 +19,10 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     params        tensors, groups, or named parameters, as for any torch optimizer: float32,
                   bfloat16 or float16
-    state_dtype   of what the rule keeps for each element: torch.float32, torch.bfloat16, or for
-                  AdamW and Adam the name of a state format (nc.state_formats()), in which it takes
-                  eight bits. Parameters of one dimension, and those whose rows are shorter than a
-                  block, keep float32 then
+    state_dtype   of the numbers that the rule keeps of each element: torch.float32, torch.bfloat16,
+                  or for AdamW and Adam the name of a state format (nc.state_formats()), which has
+                  eight bits for each. Vectors, and parameters whose rows are shorter than a block,
+                  keep float32 then
     rounding, seed
                   how codes are rounded: "nearest" or "stochastic", as in nc.quantize. There the
                   step is the number of the update, and the seed is `seed` (0 to 2^64 - 1) plus the
@@ -73,7 +73,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self, params, defaults: dict, state_dtype: torch.dtype | str, rounding: str, seed: int
     ):
         self.state_dtype = state_dtype
-        self.state_format = options.state_format_of(self, state_dtype)
+        options.state_format_of(self)  # checks it
         self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
         self.loaded_histories: dict[torch.Tensor, torch.Tensor] = {}  # for the next step
         self._forget()
@@ -217,8 +217,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self):
         self._follow_writes()  # the copy sees no write before it
-        kept = {"state_dtype": self.state_dtype, "state_format": self.state_format}
-        return {**super().__getstate__(), **kept}
+        return {**super().__getstate__(), "state_dtype": self.state_dtype}
 
     def __setstate__(self, state):
         super().__setstate__(state)

@@ -35,10 +35,11 @@ def refuse(given: dict, where: str) -> None:
         raise NotImplementedError(f"{where} has {key}={given[key]}: not an option of narrowcast's")
 
 
-def state_format_of(optimizer: FusedOptimizer, state_dtype) -> StateFormat | None:
-    """The state format of that name; None of a dtype. ValueError if it is neither, or if the rule
-    cannot be kept in formats.
+def state_format_of(optimizer: FusedOptimizer) -> StateFormat | None:
+    """The state format that state_dtype names; None of a dtype. ValueError if it is neither, or if
+    the rule cannot be kept in formats.
     """
+    state_dtype = optimizer.state_dtype
     if state_dtype in (torch.float32, torch.bfloat16):
         return None
     in_formats = rule_facts(optimizer.rule)[2]

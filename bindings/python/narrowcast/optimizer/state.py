@@ -38,7 +38,8 @@ def make_state(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, 
         if format is not None:
             state |= state_formats.zeros(format, name, parameter)
         else:
-            dtype = torch.float32 if optimizer.state_format else optimizer.state_dtype
+            is_dtype = isinstance(optimizer.state_dtype, torch.dtype)
+            dtype = optimizer.state_dtype if is_dtype else torch.float32
             zeros = torch.zeros(local.shape, dtype=dtype, device=local.device)
             state[name] = dtensors.like(parameter, zeros)
     return state

@@ -1,6 +1,6 @@
 """An optimizer's state in a state format: its tensors, and its conversion when a state dict is
-loaded that has another one. A tensor's name has the format's name in it, so that no checkpoint's
-codes are taken for what they are not.
+loaded that has another one. A tensor's name has the format's name in it, so that codes of a
+checkpoint are never read as numbers, or as those of another format.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from narrowcast import registry
+from narrowcast.flat.fusing import index_in
 from narrowcast.optimizer import options
 from narrowcast.registry import StateFormat
 from narrowcast.tensor import dtensors
@@ -29,10 +30,10 @@ def format_of(optimizer: FusedOptimizer, parameter: torch.Tensor) -> StateFormat
     """The format that a parameter's state has; None if it is numbers. That depends on the whole
     parameter's shape, never on how it is cut. NotImplementedError if a cut divides blocks.
     """
-    format = optimizer.state_format
+    format = options.state_format_of(optimizer)
     if format is None:
         return None
-    if any(id(parameter) in one.indices for one in optimizer.flat_updates):
+    if index_in(optimizer.flat_updates, parameter) is not None:
         raise NotImplementedError(
             f"state_dtype={format.name!r} of flat shards, which end within a row, and its blocks "
             "lie along rows: use torch.float32 or torch.bfloat16"
@@ -100,7 +101,7 @@ def _has(entries: dict, format: StateFormat, state: str) -> bool:
 
 
 def _local(saved: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This rank's part of what was saved, distributed as a parameter is."""
+    """This rank's part of a saved tensor, distributed as a parameter is."""
     if isinstance(saved, DTensor) and isinstance(like, DTensor):
         saved = saved.redistribute(placements=like.placements)
     return dtensors.local_of(saved)

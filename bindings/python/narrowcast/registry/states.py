@@ -14,8 +14,8 @@ _LEAST = 2.0**-24
 @dataclasses.dataclass(frozen=True)
 class StateFormat:
     """What follows from a spec of kind "state". Codes are of a value's root, under one float32
-    scale for `block` elements of a row. `roots`: of a state of both signs, and of one that is never
-    negative. Formulas: docs/numerics.md, "State formats".
+    scale for `block` elements of a row. `roots`: of a state of both signs, and of a state that is
+    never negative. Formulas: docs/numerics.md, "State formats".
     """
 
     name: str

@@ -34,18 +34,14 @@ def like(
     """
     if not isinstance(parameter, DTensor):
         return local
-    stride = parameter.stride() if shape is None else _contiguous_stride(shape)
-    meta = TensorMeta(torch.Size(shape or parameter.shape), stride, local.dtype)
+    whole = parameter if shape is None else torch.empty(shape, device="meta")
+    meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
     spec = DTensorSpec(parameter.device_mesh, parameter.placements, tensor_meta=meta)
     with torch.inference_mode(False):
         # from_local would move what CPUOffloadPolicy has elsewhere than the mesh.
         made = DTensor(local, spec, requires_grad=local.requires_grad)
     _C.share_count(made, local)
     return made
-
-
-def _contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def first_element(parameter: torch.Tensor) -> int:
