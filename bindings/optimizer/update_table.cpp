@@ -102,6 +102,7 @@ void bind_optimizer(py::module_& module) {
                     OptionalTensor>())
       .def("add", &UpdateTable::add)
       .def("prepare", &UpdateTable::prepare)
+      .def("replace_gradients", &UpdateTable::replace_gradients)
       .def("share", &UpdateTable::share)
       .def("update", &UpdateTable::update)
       .def("finish", &UpdateTable::finish)

@@ -99,6 +99,14 @@ class UpdateTable {
     return true;
   }
 
+  // Has the update take other tensors, each times a factor, in the place of the gradients that
+  // prepare() has read: one for each parameter, none where the gradient stays.
+  void replace_gradients(const std::vector<std::optional<std::pair<at::Tensor, float>>>& given) {
+    for (size_t i = 0; i < given.size(); ++i) {
+      if (given[i]) parameters_[i].replace_gradient(given[i]->first, given[i]->second, steps_[i]);
+    }
+  }
+
   // `amax`: zeros, one float a parameter, where a scale spans the tensor and ranks reduce them; it
   // is given to finish() too.
   void update(const OptionalTensor& amax) {

@@ -113,13 +113,15 @@ class UpdatedParameter {
     if (gradient.sizes() != local.sizes())
       value_error(name_, kWhat, " has shape ", gradient.sizes(), ", the parameter ", local.sizes(),
                   sharded_ ? " on this rank" : "");
-    step.grad_dtype = checked_dtype(gradient.scalar_type(), name_, kWhat);
     const bool is_run = is_resolved(gradient) && gradient.is_contiguous();
-    gradient_ = is_run ? gradient : gradient.resolve_neg().contiguous();
-    check_run(gradient_, local.numel(), device_, name_, kWhat);
-    step.grad = first_of(address_of(gradient_, name_, kWhat), shard_elements_ ? entry_.before : 0,
-                         gradient_.itemsize());
-    if (local.numel() == 0) step.grad = shard_elements_.value_or(0) == 0 ? this : nullptr;
+    take_gradient(is_run ? gradient : gradient.resolve_neg().contiguous(), kWhat, step);
+  }
+
+  // Has the step take another tensor, of the gradient's shape and times a factor, in its place.
+  void replace_gradient(const at::Tensor& tensor, float factor, nc_step& step) {
+    if (!gradient_.defined()) return;
+    take_gradient(tensor, ": what is in the gradient's place", step);
+    step.grad_multiplier = factor;
   }
 
   // Whether it has a gradient; whether it has none, and elements that one would be of.
@@ -181,6 +183,7 @@ class UpdatedParameter {
     step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
     remember(step);
     const char* const* names = facts.rule.states;
+    if (names[0] == nullptr) return;
     for (size_t i = 0; i < facts.states.size(); ++i) {
       if (!state_.contains(coded(names[0], facts.states[i]))) continue;
       entry_.state_dtype = NC_STATE_FORMAT + static_cast<int32_t>(i);
@@ -194,6 +197,15 @@ class UpdatedParameter {
       entry_.state[k] = checked_state(state, *dtype, names[k]);
       state_size_ = state.itemsize();
     }
+  }
+
+  void take_gradient(const at::Tensor& tensor, const char* what, nc_step& step) {
+    step.grad_dtype = checked_dtype(tensor.scalar_type(), name_, what);
+    gradient_ = tensor;
+    check_run(gradient_, elements_, device_, name_, what);
+    step.grad = first_of(address_of(gradient_, name_, what), shard_elements_ ? entry_.before : 0,
+                         gradient_.itemsize());
+    if (elements_ == 0) step.grad = shard_elements_.value_or(0) == 0 ? this : nullptr;
   }
 
   static std::string coded(const std::string& state, const nc_state_format& format) {

@@ -26,11 +26,11 @@ NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_me
   const nc_step step = step_in_memory;
   const Grad* __restrict grad = row_of<const Grad>(step.grad, offset);
   float* __restrict master = row_of<float>(tensor.value, offset);
-  State* state[Rule::kStates];
+  State* state[kRoom<Rule>];
   for (int k = 0; k < Rule::kStates; ++k) state[k] = row_of<State>(tensor.state[k], offset);
 #pragma GCC ivdep  // no two of these arrays overlap
   for (int c = own.begin; c < own.end; ++c) {
-    float kept[Rule::kStates];
+    float kept[kRoom<Rule>];
     for (int k = 0; k < Rule::kStates; ++k) kept[k] = widen(state[k][c]);
     x[c] = master[c] = updated<Rule>(master[c], grad[c], kept, step);
     for (int k = 0; k < Rule::kStates; ++k) state[k][c] = narrow<State>(kept[k]);

@@ -10,12 +10,12 @@ namespace narrowcast::inline NC_VARIANT {
 
 // Numbers of a thread's elements, by row, state and column.
 template <class Rule, int kRows>
-using Kept = float[kRows][Rule::kStates][kThreadColumns];
+using Kept = float[kRows][kRoom<Rule>][kThreadColumns];
 
 // A thread's part of kRows rows, as it is stored. All functions are called by a whole warp.
 template <class Rule, class State, int kRows>
 struct StateRows {
-  Four<State> four[kRows][Rule::kStates];
+  Four<State> four[kRows][kRoom<Rule>];
 
   template <class Place>
   __device__ __forceinline__ void load(const Place& place, const nc_tensor& tensor, int first) {

@@ -7,13 +7,15 @@
 namespace narrowcast::inline NC_VARIANT {
 
 // Calls action with a null pointer to float, to Bf16, or to a state format, if the rule is kept in
-// any.
+// any; of a rule that keeps nothing, to float.
 template <class Rule, class Action>
 NC_MACHINE void with_state(int32_t dtype, const Action& action) {
   if constexpr (KeptInFormats<Rule>) {
     if (dtype >= NC_STATE_FORMAT) return States::with(dtype - NC_STATE_FORMAT, action);
   }
-  if (dtype == NC_BF16) return action(static_cast<Bf16*>(nullptr));
+  if constexpr (Rule::kStates > 0) {
+    if (dtype == NC_BF16) return action(static_cast<Bf16*>(nullptr));
+  }
   action(static_cast<float*>(nullptr));
 }
 

@@ -2,8 +2,9 @@
 // rule is one struct, NAME::Rule:
 //
 //   kName
-//   kStates, kStateNames                 the numbers that it keeps of each element
-//   kNonnegative                         whether each never is below 0; in rules alone that can be
+//   kStates, kStateNames                 the numbers that it keeps of each element; there may be
+//   none kNonnegative                         whether each never is below 0; in rules alone that
+//   can be
 //                                        kept in state formats (runtime/state/)
 //   kOptionNames, Options                a group's: numbers of float64, in the order of the names
 //   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
@@ -52,6 +53,10 @@ NC_EVERYWHERE void for_each_state(const Action& action) {
   (std::make_integer_sequence<int, Rule::kStates>{});
 }
 
+// Room for what a rule keeps of an element: C++ has no array of nothing.
+template <class Rule>
+constexpr int kRoom = Rule::kStates > 0 ? Rule::kStates : 1;
+
 template <class Rule>
 concept KeptInFormats = requires {
   Rule::kNonnegative;
@@ -70,7 +75,7 @@ NC_EVERYWHERE float following(float master, Type parameter) {
 
 // The step of one element: its new value, and in `state` what is kept of it.
 template <class Rule, class Grad, class Arithmetic = Ieee>
-NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates], const nc_step& step,
+NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[kRoom<Rule>], const nc_step& step,
                             Arithmetic&& arithmetic = {}) {
   return Rule::update(p, widen(grad) * step.grad_multiplier, state, constants_of<Rule>(step),
                       arithmetic);
@@ -78,9 +83,9 @@ NC_EVERYWHERE float updated(float p, Grad grad, float (&state)[Rule::kStates], c
 
 // The same of an element whose numbers stand in column c of `kept`.
 template <class Rule, class Grad, int kColumns, class Arithmetic = Ieee>
-NC_EVERYWHERE float updated_column(float p, Grad grad, float (&kept)[Rule::kStates][kColumns],
-                                   int c, const nc_step& step, Arithmetic&& arithmetic = {}) {
-  float state[Rule::kStates];
+NC_EVERYWHERE float updated_column(float p, Grad grad, float (&kept)[kRoom<Rule>][kColumns], int c,
+                                   const nc_step& step, Arithmetic&& arithmetic = {}) {
+  float state[kRoom<Rule>];
   for (int k = 0; k < Rule::kStates; ++k) state[k] = kept[k][c];
   p = updated<Rule>(p, grad, state, step, arithmetic);
   for (int k = 0; k < Rule::kStates; ++k) kept[k][c] = state[k];

@@ -22,6 +22,7 @@ ORDER = [
     "operators",
     "matmul",
     "optimizer",
+    "muon",
     "optim",
     "parallel",
     "checkpoint",

@@ -51,9 +51,16 @@ def fuse(
     call nc.flat.unfuse and fuse the new weights, on all ranks. Cast masters that are set by other
     means (a checkpoint) with nc.quantize_master_weights. Fuse a copy of the optimizer anew.
 
+    NotImplementedError: an optimizer whose rule needs whole matrices (Muon).
     TypeError or ValueError: no such weight or master shard. ValueError on all ranks: the shards do
     not cover the weights once. DisagreementError on all ranks: they hand in different weights.
     """
+    if not optimizer.takes_flat_shards:
+        raise NotImplementedError(
+            f"{optimizer.name} updates whole matrices, and flat shards are runs of their elements: "
+            "have another optimizer update them, or cast the masters after a step of Megatron's "
+            "layer-wise optimizer (nc.quantize_master_weights)"
+        )
     group = shards.group_or_all(group)
     own = shards.read(model_weights, master_weights, start_offsets)
     known = {id(one) for param_group in optimizer.param_groups for one in param_group["params"]}
@@ -163,10 +170,16 @@ class Updates:
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)
                 table.add(none, "no parameter", 0, {}, 0, 0)
             else:
-                parameter, state, name, group, seed = entry
+                parameter, state, name, group, seed, _ = entry
                 table.add(parameter, name, group, state, seed or 0, 0)
         table.share(of_format.peers)
         return table
+
+    def parameters_of_tables(self) -> list[tuple[_C.UpdateTable, list[torch.Tensor | None]]]:
+        """The tables, each with its parameters; None of empty shards."""
+        indices = (of_format.indices for of_format in self.exchange.formats)
+        every = [[self.parameters[index] for index in some] for some in indices]
+        return [*zip(self.tables, every, strict=True)]
 
     def begin(self) -> None:
         """Before the update: says of which shards this rank has a gradient, and takes columnwise

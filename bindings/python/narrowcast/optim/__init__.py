@@ -7,6 +7,7 @@ else is narrowcast.optimizer.FusedOptimizer, and does not depend on which rule i
 
 from narrowcast.optim.adam import Adam, AdamW, FusedAdam
 from narrowcast.optim.lion import Lion
+from narrowcast.optim.muon import Muon
 from narrowcast.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "FusedAdam", "Lion"]
+__all__ = ["SGD", "Adam", "AdamW", "FusedAdam", "Lion", "Muon"]

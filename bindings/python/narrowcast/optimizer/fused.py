@@ -41,7 +41,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     parameters of groups may be replaced. Frozen parameters have no state. Its entries:
 
     step          0-dim float32, on the CPU
-    what the rule keeps (state_names)
+    what the group's rule keeps (state_names)
                   of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor.
                   In a state format it is two tensors, STATE_FORMAT (uint8 codes) and
                   STATE_FORMAT_scale (float32, one for each block of a row)
@@ -67,6 +67,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     """
 
     rule: str
+    takes_flat_shards = True  # whether the rule can update runs of a matrix's elements
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -97,10 +98,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         """A group's options in a state dict, likewise."""
         return saved
 
-    @property
-    def state_names(self) -> list[str]:
-        """What the rule keeps for each element."""
-        return options.rule_facts(self.rule)[1]
+    def rule_of(self, group: dict) -> str:
+        """The rule that updates a group's parameters."""
+        return self.rule
+
+    def state_names(self, group: dict) -> list[str]:
+        """What is kept for each element of a group's parameters."""
+        return options.rule_facts(self.rule_of(group))[1]
 
     @property
     def name(self) -> str:
@@ -117,9 +121,10 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Makes the state of parameters that have none, as the first step with a gradient does: of
         all parameters, or of those for which is_wanted(parameter) is true.
         """
-        for _, parameter, _ in parameters.named(self.param_groups):
+        for index, parameter, _ in parameters.named(self.param_groups):
             if not self.state.get(parameter) and is_wanted(parameter):
-                self.state[parameter] = states.make_state(self, parameter)
+                names = self.state_names(self.param_groups[index])
+                self.state[parameter] = states.make_state(self, parameter, names)
 
     def step(self, closure=None):
         """Updates the parameters that have a gradient, after closure(), whose result it returns."""
@@ -138,10 +143,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         elif not step_context.is_skipped(self):
             self._prepare()
             debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
-            self._tables.step()
+            self._take()
             self.loaded_histories.clear()
             self.is_state_form = False
         return loss
+
+    def _take(self) -> None:
+        """Takes the step that is prepared."""
+        self._tables.step()
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
     step.hooked = True  # torch need not wrap it
@@ -155,11 +164,11 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
             self._seeds = seeds
             self._rebuild()
-        grad_scale = getattr(self, "grad_scale", None)
-        scale = None if grad_scale is None else float(grad_scale)
-        if not self._tables.prepare(constants, scale):
+        scale = getattr(self, "grad_scale", None)
+        self._grad_scale = None if scale is None else float(scale)
+        if not self._tables.prepare(constants, self._grad_scale):
             self._rebuild()
-            if not self._tables.prepare(constants, scale):
+            if not self._tables.prepare(constants, self._grad_scale):
                 raise RuntimeError(
                     f"{self.name}: a parameter's memory changes while a step reads it"
                 )

@@ -1,5 +1,5 @@
-"""The launches of a fused optimizer: one for each device and format, and process group where amaxes
-are reduced.
+"""The launches of a fused optimizer: one for each rule, device and format, and process group where
+amaxes are reduced.
 """
 
 from itertools import chain
@@ -25,6 +25,7 @@ class Key(NamedTuple):
     which their amaxes are reduced.
     """
 
+    rule: str
     device: torch.device
     format: Format | None = None
     group: Any = None
@@ -54,8 +55,8 @@ def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `rule`, `flat_updates`, `loaded_histories`: the
-    optimizer's own.
+    """Made from all parameters of an optimizer. `rule` (of flat shards), `flat_updates`,
+    `loaded_histories`: the optimizer's own.
     """
 
     def __init__(
@@ -65,9 +66,9 @@ class Tables:
         flat_updates: list[Updates],
         loaded_histories: dict[torch.Tensor, torch.Tensor],
     ):
-        self._rule = rule
         self._tables: dict[Key, _C.UpdateTable] = {}
-        self._stores: dict[Key, list[Store]] = {}  # of quantized parameters
+        self._parameters: dict[Key, list[torch.Tensor]] = {}
+        self._stores: dict[Key, list[Store]] = {}  # of quantized ones
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         self._loaded_histories = loaded_histories
         every = [entry.parameter for entry in entries]
@@ -79,8 +80,12 @@ class Tables:
         self._continued = stale.shards_of(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
-        self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
-        self._parts += chain.from_iterable(one.build(rule, entries) for one in self._updates)
+        updates = [(rule, one) for one in flat_updates]
+        updates += [
+            (of_them, _updates_of(group, each)) for (of_them, _, group, *_), each in sharing.items()
+        ]
+        self._updates = [one for _, one in updates]
+        self._parts += chain.from_iterable(one.build(rule, entries) for rule, one in updates)
         every = [*self._reductions, *(one.exchange for one in self._updates)]
         self._collective = [one for one in every if one.is_collective]
 
@@ -88,7 +93,7 @@ class Tables:
         local, store = dtensors.local_of(entry.parameter), entry.store
         device = local.device
         if store is None:
-            self._enter(Key(device), entry, (0, 0))
+            self._enter(Key(entry.rule, device), entry, (0, 0))
             return
         if isinstance(local, MasterWeight) and local.cell.is_replaced:
             raise RuntimeError(
@@ -102,19 +107,21 @@ class Tables:
         if isinstance(store, UnalignedStore):
             if store.master is not None:
                 part = store.shard.part, store.shard.parts
-                sharing.setdefault((device, group, stochastic, part), []).append(entry)
+                key = entry.rule, device, group, stochastic, part
+                sharing.setdefault(key, []).append(entry)
             return
         if store.format.is_delayed:
             self._delayed.append((entry.parameter, store))
         shared = group if store.format.tensor_amax else None
-        self._enter(Key(device, store.format, shared, stochastic), entry, draw)
+        self._enter(Key(entry.rule, device, store.format, shared, stochastic), entry, draw)
 
     def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
-            self._tables[key] = _C.UpdateTable(self._rule, plugin, key.device, key.stochastic)
-            self._stores[key] = []
-        parameter, state, name, group, _ = entry
+            self._tables[key] = _C.UpdateTable(key.rule, plugin, key.device, key.stochastic)
+            self._stores[key], self._parameters[key] = [], []
+        parameter, state, name, group, *_ = entry
+        self._parameters[key].append(parameter)
         if entry.store is not None:
             self._stores[key].append(entry.store)
         self._tables[key].add(parameter, name, group, state, *draw)
@@ -153,6 +160,16 @@ class Tables:
             table.prepare(options, grad_scale) for table in tables
         )
 
+    def replace_gradients(self, given: dict[torch.Tensor, tuple[torch.Tensor, float]]) -> None:
+        """Has the prepared step take other tensors, each times a factor, in the place of some
+        parameters' gradients: contiguous ones, of the shapes of their local parts.
+        """
+        of_tables = [(self._tables[key], each) for key, each in self._parameters.items()]
+        for one in self._updates:
+            of_tables += one.parameters_of_tables()
+        for table, each in of_tables:
+            table.replace_gradients([given.get(parameter) for parameter in each])
+
     def step(self) -> None:
         """Takes the step that was prepared. First casts the stale weights with delayed scaling,
         whose history the update continues; of all others the update makes the bytes.
@@ -166,9 +183,8 @@ class Tables:
         run_step(self._parts, self._collective)
 
 
-def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
+def _updates_of(group, entries: list[Entry]) -> Updates:
     """The Updates of shards on one device, rounded alike, that share blocks within a group."""
-    _, group, *_ = key
     stores = [entry.store for entry in entries]
     runs = [(one.begin, one.end) for one in map(stale.flat_shard_of, stores)]
     parameters = [entry.parameter for entry in entries]

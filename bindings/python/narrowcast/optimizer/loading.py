@@ -39,8 +39,9 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := optimizer.adopted(state_dict["state"].get(key, {})):
-            state = entry.state or states.make_state(optimizer, entry.parameter)
-            saved = state_formats.converted(optimizer, state, saved, entry)
+            names = optimizer.state_names(groups[entry.group])
+            state = entry.state or states.make_state(optimizer, entry.parameter, names)
+            saved = state_formats.converted(state, saved, entry)
             if is_torchs:  # which carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             needed, local = state, dtensors.local_of(entry.parameter)

@@ -69,4 +69,4 @@ def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[floa
         given = {key: value for key, value in group.items() if not key.startswith("param")}
         raise type(error)(f"group {index}: {error} ({given})") from None
     seed = int(group["seed"]) if group["rounding"] == "stochastic" else None
-    return [numbers[name] for name in rule_facts(optimizer.rule)[0]], seed
+    return [numbers[name] for name in rule_facts(optimizer.rule_of(group))[0]], seed

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 class Entry(NamedTuple):
     """`state`: empty before its first gradient; `group`: the index of its options; `seed`: of its
-    stochastic rounding; None: to nearest.
+    stochastic rounding; None: to nearest; `rule`: by which it is updated.
     """
 
     parameter: torch.Tensor
@@ -29,6 +29,7 @@ class Entry(NamedTuple):
     name: str
     group: int
     seed: int | None
+    rule: str
 
     @property
     def store(self) -> Store | None:
@@ -56,7 +57,7 @@ class Entry(NamedTuple):
 def named(groups: list[dict]) -> Iterator[tuple[int, torch.Tensor, str]]:
     """Every parameter with the index of its group and what messages call it."""
     for index, group in enumerate(groups):
-        names = group.get("param_names") or map(_label_of, group["params"])
+        names = group.get("param_names") or map(label_of, group["params"])
         for position, (parameter, name) in enumerate(zip(group["params"], names, strict=True)):
             place = f"parameter {position} of group {index} (shape {tuple(parameter.shape)})"
             yield index, parameter, name or place
@@ -71,7 +72,8 @@ def entries(optimizer: FusedOptimizer) -> list[Entry]:
         if seed is not None:
             place = index_in(optimizer.flat_updates, parameter)
             seed = (seed + (len(found) if place is None else place)) % 2**64
-        found.append(Entry(parameter, optimizer.state.get(parameter, {}), name, group, seed))
+        state, rule = optimizer.state.get(parameter, {}), optimizer.rule_of(groups[group])
+        found.append(Entry(parameter, state, name, group, seed, rule))
     return found
 
 
@@ -99,7 +101,7 @@ def facts_of_step(optimizer: FusedOptimizer) -> list[ranks.Fact]:
     return found
 
 
-def _label_of(parameter: torch.Tensor) -> str | None:
+def label_of(parameter: torch.Tensor) -> str | None:
     """The name that nc.convert has given a weight."""
     local = dtensors.local_of(parameter)
     return local.config.name if isinstance(local, (QuantizedTensor, MasterWeight)) else None

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
     from narrowcast.optimizer import FusedOptimizer
 
 
-def make_state(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
-    """step; what the rule keeps, zeros at first; master of a plain bfloat16 or float16 parameter;
-    history where scaling is delayed. TypeError if bytes are all that there is of it.
+def make_state(
+    optimizer: FusedOptimizer, parameter: torch.Tensor, names: list[str]
+) -> dict[str, torch.Tensor]:
+    """step; what is kept, by `names`, zeros at first; master of a plain bfloat16 or float16
+    parameter; history where scaling is delayed. TypeError if bytes are all that there is of it.
     """
     local = dtensors.local_of(parameter)
     if isinstance(local, QuantizedTensor):
@@ -34,7 +36,7 @@ def make_state(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, 
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     format = state_formats.format_of(optimizer, parameter)
-    for name in optimizer.state_names:
+    for name in names:
         if format is not None:
             state |= state_formats.zeros(format, name, parameter)
         else:

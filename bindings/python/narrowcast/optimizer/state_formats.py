@@ -65,13 +65,13 @@ def _entries(format, state, parameter, codes, scales) -> dict[str, torch.Tensor]
 
 
 @torch.no_grad()
-def converted(optimizer: FusedOptimizer, present: dict, saved: dict, entry: Entry) -> dict:
+def converted(present: dict, saved: dict, entry: Entry) -> dict:
     """A parameter's saved state with the names that its present one has: numbers and the codes of
     formats become each other. What fits as it is, and what fits not at all, stays.
     """
-    nonnegative = options.rule_facts(optimizer.rule)[2]
+    _, states, nonnegative = options.rule_facts(entry.rule)
     formats = [registry.state_format(name) for name in registry.state_formats()]
-    for state, is_nonnegative in zip(optimizer.state_names, nonnegative, strict=False):
+    for state, is_nonnegative in zip(states, nonnegative, strict=False):
         stored = [one for one in formats if _has(saved, one, state)]
         wanted = [one for one in formats if _has(present, one, state)]
         if stored == wanted or (not stored and state not in saved):

@@ -103,9 +103,9 @@ def check(stores: Sequence[Store]) -> dict[ScaleGroup, list[int]]:
             raise ValueError(
                 f"{' and '.join(missing)} and {' and '.join(sorted(there))} have one scale "
                 "(share_scale of nc.convert), so their bytes are made together: by one optimizer "
-                "with one rounding, as shards of one call of fully_shard over the same ranks, in "
-                "one list of flat shards, on one device. Here are only the latter. Keep them "
-                "together, or nc.convert(..., share_scale=False)"
+                "with one rule and rounding, as shards of one call of fully_shard over the same "
+                "ranks, in one list of flat shards, on one device. Here are only the latter. Keep "
+                "them together, or nc.convert(..., share_scale=False)"
             )
     return indices
 
