@@ -1,9 +1,15 @@
-"""A spec to build, and the commands that build and load it."""
+"""A spec and a rule to build, the commands that build and load them, and an installed package."""
 
 import os
+import shutil
 import subprocess
+from pathlib import Path
+
+import pytest
 
 import drawn_specs
+
+ROOT = Path(__file__).parents[3]
 
 NAME = "fine_fp8"
 SPEC = {
@@ -34,3 +40,15 @@ def write(folder, spec, name=None):
 def run(*command, **environment):
     environment = {**os.environ, **environment}
     return subprocess.run([*map(str, command)], env=environment, capture_output=True, text=True)
+
+
+def install(site):
+    """Puts the package into a folder, as an installation has it. Skips where there is no build."""
+    made = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
+    cmake = shutil.which("cmake")
+    if cmake is None or not (made / "cmake_install.cmake").exists():
+        pytest.skip(f"needs cmake, and a build in {made}")
+    shutil.copytree(ROOT / "bindings/python", site, ignore=shutil.ignore_patterns("__pycache__"))
+    installed = run(cmake, "--install", made, "--prefix", site, "--component", "python", "--strip")
+    assert installed.returncode == 0, installed.stderr
+    return site
