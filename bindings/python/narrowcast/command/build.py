@@ -119,16 +119,18 @@ def _check_names(specs: Iterable[str]) -> None:
 
 def _spec_of(name: str) -> str:
     """The path of the spec that a name or a path means. BuildError if there is none."""
+    if name.endswith(".toml"):
+        return name
     spec = _SPECS / f"{name}.toml"
-    if name.endswith(".toml") or spec.exists():
-        return name if name.endswith(".toml") else str(spec)
+    if spec.exists():
+        return str(spec)
     if (_SPECS / "states" / spec.name).exists():
         raise BuildError(f"{name}: a state format, whose code is in every plugin: leave it out")
     near = difflib.get_close_matches(name, [path.stem for path in _SPECS.glob("*.toml")])
-    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
     raise BuildError(
-        f"{name}: no format of this name comes with narrowcast. {hint}A format of your own is "
-        f"named by its spec, {name}.toml"
+        f"{name}: no format of this name comes with narrowcast{hint} A format of your own is named "
+        f"by its spec, {name}.toml"
     )
 
 
