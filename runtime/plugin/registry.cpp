@@ -25,6 +25,7 @@ Registry& registry() {
 }
 
 const LoadedPlugin* find(const Registry& all, std::string_view format) {
+  if (format.empty()) return nullptr;  // plain parameters are no format
   for (const LoadedPlugin& plugin : all.plugins) {
     if (format_of(*plugin.table) == format) return &plugin;
   }
