@@ -37,19 +37,19 @@ LoadedPlugin library_with(const std::string& rule, const Plugin* plugin) {
                   "-o FOLDER` compiles it for them, and nc.load_plugin(FOLDER) loads it");
 }
 
-// The names of a rule's options and of its states, as Python has them, and whether each state never
-// is below 0; the last is empty where the rule cannot be kept in state formats.
-using RuleFacts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<bool>>;
-
-// Of the rule of that name, which is the same for whatever it was built.
+// The facts of a rule, which are the same in every library that has it.
 const nc_update_rule& rule_named(const std::string& rule) {
   for (const LoadedPlugin& each : loaded_plugins()) {
     const int64_t place = find_rule(*each.table, rule);
     if (place >= 0) return each.table->update_rules[place];
   }
-  return library_with(rule, nullptr)
-      .table->update_rules[0];  // an error, which says how to build it
+  const LoadedPlugin none = library_with(rule, nullptr);  // the error that says how to build it
+  return *none.table->update_rules;
 }
+
+// The names of a rule's options and of its states, as Python has them, and whether each state never
+// is below 0; the last is empty where the rule cannot be kept in state formats.
+using RuleFacts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<bool>>;
 
 RuleFacts rule_facts(const std::string& rule) {
   const nc_update_rule& facts = rule_named(rule);
