@@ -13,6 +13,18 @@ function(narrowcast_add_trailer plugin)
   add_custom_command(TARGET ${plugin} POST_BUILD COMMAND narrowcast_trailer $<TARGET_FILE:${plugin}> VERBATIM)
 endfunction()
 
+# Adds a plugin, <NARROWCAST_PLUGIN_DIR>/<file>.so, from the source of its table and those of its machines.
+function(narrowcast_add_plugin plugin file options source cpu_source cuda_source)
+  add_library(${plugin} MODULE ${source} ${ARGN})
+  set_target_properties(${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${file} LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
+  target_link_libraries(${plugin} PRIVATE ${options} narrowcast_plugin)
+  narrowcast_add_variants(${plugin} ${plugin} ${cpu_source} ${cuda_source} ${options})
+  if(NARROWCAST_WITH_CUDA)
+    narrowcast_find_cuda_runtime(${plugin} ../..)
+  endif()
+  narrowcast_add_trailer(${plugin})
+endfunction()
+
 # The global property NARROWCAST_FORMATS lists the targets of all formats: format_<format>, which is also the namespace of its generated C++,
 # so that no name meets another. What belongs to a target has a hyphen, for a format may be named x_options.
 # The sources are those of runtime/plugin for every format; which one they are compiled for, the namespace and the folder of headers say.
@@ -25,14 +37,8 @@ function(narrowcast_add_format directory)
   target_compile_definitions(${plugin}-options INTERFACE NC_FORMAT=${plugin})
 
   set(sources ${PROJECT_SOURCE_DIR}/runtime/plugin)
-  add_library(${plugin} MODULE ${sources}/plugin.cpp)
-  set_target_properties(${plugin} PROPERTIES PREFIX "" OUTPUT_NAME ${format} LIBRARY_OUTPUT_DIRECTORY ${NARROWCAST_PLUGIN_DIR})
-  target_link_libraries(${plugin} PRIVATE ${plugin}-options narrowcast_plugin)
-  narrowcast_add_variants(${plugin} ${plugin} ${sources}/cpu_machine.cpp ${sources}/cuda_machine.cu ${plugin}-options)
-  if(NARROWCAST_WITH_CUDA)
-    narrowcast_find_cuda_runtime(${plugin} ../..)
-  endif()
-  narrowcast_add_trailer(${plugin})
+  narrowcast_add_plugin(${plugin} ${rule_prefix}${format} ${plugin}-options ${sources}/plugin.cpp ${sources}/cpu_machine.cpp
+                        ${sources}/cuda_machine.cu)
   set_property(GLOBAL APPEND PROPERTY NARROWCAST_FORMATS ${plugin})
 
   add_executable(golden_${format} EXCLUDE_FROM_ALL ${directory}/test.cpp)

@@ -1,6 +1,7 @@
 // The loaded formats: their facts, and the shapes of their buffers.
 #include <map>
 #include <mutex>
+#include <optional>
 
 #include "bindings/core/errors.hpp"
 #include "bindings/core/module.hpp"
@@ -158,9 +159,14 @@ void bind_facts(py::module_& module) {
            });
   module.def("product_kinds", &product_kinds, py::arg("weight"), py::arg("input"),
              py::arg("gradient"), "The numbers of the kinds of a linear layer's products.");
-  module.def("load_plugin", [](const std::string& path) {
-    return Plugin{&load_plugin(path), path};
-  });
+  module.def(
+      "load_plugin",
+      [](const std::string& path) -> std::optional<Plugin> {
+        const Plugin plugin{&load_plugin(path), path};
+        if (format_of(*plugin.table).empty()) return {};
+        return plugin;
+      },
+      "None where the file updates plain parameters, and so has no format.");
 }
 
 }  // namespace narrowcast

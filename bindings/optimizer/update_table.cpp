@@ -7,38 +7,44 @@
 namespace narrowcast {
 namespace {
 
-const nc_machine& machine_of(const Plugin* plugin, at::Device device) {
-  if (plugin != nullptr) return plugin->machine(device);
-  const nc_plugin& plain = plain_plugin();
-  if (device.is_cpu()) return *plain.cpu;
-  if (device.is_cuda() && plain.cuda != nullptr) return *plain.cuda;
+const nc_machine& machine_of(const LoadedPlugin& library, at::Device device) {
+  const nc_plugin& table = *library.table;
+  if (!format_of(table).empty()) return Plugin{&table, library.path}.machine(device);
+  if (device.is_cpu()) return *table.cpu;
+  if (device.is_cuda() && table.cuda != nullptr) return *table.cuda;
   not_implemented(
-      "a fused optimizer cannot update parameters on ", device.str(),
-      device.is_cuda() ? ": narrowcast was built without GPU kernels" : ": cpu and cuda only");
-}
-
-const nc_plugin& library_of(const Plugin* plugin) {
-  return plugin != nullptr ? *plugin->table : plain_plugin();
+      "a fused optimizer cannot update parameters on ", device.str(), ": ",
+      device.is_cuda() ? library.path + " was built without GPU kernels" : "cpu and cuda only");
 }
 
 std::span<const nc_state_format> states_of(const nc_plugin& library) {
   return {library.state_formats, static_cast<size_t>(library.state_format_count)};
 }
 
-// The place of a rule of that name among those of the plugin, or of plain parameters.
-int64_t place_of(const std::string& rule, const Plugin* plugin) {
-  const nc_plugin& library = library_of(plugin);
-  const int64_t place = find_rule(library, rule);
-  if (place >= 0) return place;
+// What is loaded and has a rule of that name for the plugin's format, or for plain parameters.
+LoadedPlugin library_with(const std::string& rule, const Plugin* plugin) {
+  const std::string format = plugin == nullptr ? "" : plugin->format().name;
   std::string known;
-  for (int64_t i = 0; i < library.update_rule_count; ++i)
-    known.append(i == 0 ? "" : ", ").append(library.update_rules[i].name);
-  if (plugin == nullptr)
-    not_implemented("plain parameters cannot be updated by the rule ", rule, ", only by ", known,
-                    ": build narrowcast again with its header in NARROWCAST_RULES");
-  not_implemented("the plugin of ", plugin->format().name, " (", plugin->path,
-                  ") was built without the rule ", rule, ": it has ", known,
-                  ". Build it again by the narrowcast that has the rule");
+  for (LoadedPlugin& each : loaded_plugins()) {
+    if (format_of(*each.table) != format) continue;
+    if (find_rule(*each.table, rule) >= 0) return std::move(each);
+    for (int64_t i = 0; i < each.table->update_rule_count; ++i)
+      known.append(known.empty() ? "" : ", ").append(each.table->update_rules[i].name);
+  }
+  not_implemented(plugin == nullptr ? "plain parameters" : "weights in the format " + format,
+                  " cannot be updated by the rule ", rule, ", only by ", known,
+                  ": `narrowcast build --rule ", rule, ".hpp ", format, plugin ? " " : "",
+                  "-o FOLDER` compiles it for them, and nc.load_plugin(FOLDER) loads it");
+}
+
+// The facts of a rule, which are the same in every library that has it.
+const nc_update_rule& rule_named(const std::string& rule) {
+  for (const LoadedPlugin& each : loaded_plugins()) {
+    const int64_t place = find_rule(*each.table, rule);
+    if (place >= 0) return each.table->update_rules[place];
+  }
+  const LoadedPlugin none = library_with(rule, nullptr);  // the error that says how to build it
+  return *none.table->update_rules;
 }
 
 // The names of a rule's options and of its states, as Python has them, and whether each state never
@@ -46,7 +52,7 @@ int64_t place_of(const std::string& rule, const Plugin* plugin) {
 using RuleFacts = std::tuple<std::vector<std::string>, std::vector<std::string>, std::vector<bool>>;
 
 RuleFacts rule_facts(const std::string& rule) {
-  const nc_update_rule& facts = plain_plugin().update_rules[place_of(rule, nullptr)];
+  const nc_update_rule& facts = rule_named(rule);
   const auto listed = [](const char* const* names) {
     std::vector<std::string> found;
     for (; *names != nullptr; ++names) found.emplace_back(*names);
@@ -72,28 +78,31 @@ py::list state_facts() {
 
 UpdateTable::UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device,
                          bool stochastic)
-    : rule_(place_of(rule, plugin)),
-      facts_(library_of(plugin).update_rules[rule_]),
-      states_(states_of(library_of(plugin))),
+    : library_(library_with(rule, plugin)),
+      rule_(find_rule(*library_.table, rule)),
+      facts_(library_.table->update_rules[rule_]),
+      states_(states_of(*library_.table)),
       stochastic_(stochastic),
       spans_(plugin != nullptr && plugin->format().tensor_amax != 0),
-      table_(machine_of(plugin, device), device),
+      table_(machine_of(library_, device), device),
       ends_(table_.machine(), device) {}
 
 UpdateTable::UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> shards,
                          bool stochastic, OptionalTensor exchange, OptionalTensor skips)
-    : rule_(place_of(rule, &shards->plugin())),
-      facts_(shards->plugin().table->update_rules[rule_]),
-      states_(states_of(*shards->plugin().table)),
+    : library_(library_with(rule, &shards->plugin())),
+      rule_(find_rule(*library_.table, rule)),
+      facts_(library_.table->update_rules[rule_]),
+      states_(states_of(*library_.table)),
       stochastic_(stochastic),
       spans_(shards->spans()),
       shards_(std::move(shards)),
       exchange_(std::move(exchange)),
       skips_(std::move(skips)),
-      table_(shards_->machine(), shards_->device()),
-      ends_(shards_->machine(), shards_->device()) {}
+      table_(machine_of(library_, shards_->device()), shards_->device()),
+      ends_(table_.machine(), shards_->device()) {}
 
 void bind_optimizer(py::module_& module) {
+  enter_plugin(plain_plugin(), "narrowcast");
   module.def("rule_facts", rule_facts);
   module.def("state_formats", state_facts);
   py::class_<UpdateTable>(module, "UpdateTable")

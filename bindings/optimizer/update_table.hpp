@@ -8,6 +8,7 @@
 #include "bindings/core/peers.hpp"
 #include "bindings/optimizer/updated_parameter.hpp"
 #include "runtime/optimizer/step.hpp"
+#include "runtime/plugin/registry.hpp"
 
 namespace narrowcast {
 
@@ -48,8 +49,8 @@ class StepTable {
 // something; commit().
 class UpdateTable {
  public:
-  // No plugin: parameters that no format stores. `rule`: by its name; NotImplementedError if the
-  // plugin was built without it. `stochastic`: how codes are rounded.
+  // No plugin: parameters that no format stores. `rule`: by its name; NotImplementedError if no
+  // loaded library has it for the format. `stochastic`: how codes are rounded.
   UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device, bool stochastic);
   // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
   // share; `skips`: float32, one a shard: after the reduction negative where no owner had a
@@ -211,7 +212,8 @@ class UpdateTable {
     return options;
   }
 
-  int64_t rule_;  // its place among the plugin's
+  LoadedPlugin library_;  // which has the rule for the format
+  int64_t rule_;          // its place there
   const nc_update_rule& facts_;
   std::span<const nc_state_format> states_;
   bool stochastic_;

@@ -10,7 +10,8 @@
 
 namespace narrowcast {
 
-// As a plugin that has no format, and whose machines have `updates` alone.
+// As a plugin whose format has no name and which has no route, and whose machines have `updates`
+// alone.
 const nc_plugin& plain_plugin();
 
 }  // namespace narrowcast

@@ -42,7 +42,8 @@ struct RuleList {};
 
 template <class Rule>
 NC_EVERYWHERE const typename Rule::Constants& constants_of(const nc_step& step) {
-  static_assert(sizeof(typename Rule::Constants) <= sizeof(step.constants));
+  static_assert(sizeof(typename Rule::Constants) <= sizeof(step.constants),
+                "Constants has at most NC_CONSTANT_COUNT floats");
   return reinterpret_cast<const typename Rule::Constants&>(step.constants);
 }
 

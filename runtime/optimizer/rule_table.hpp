@@ -14,13 +14,16 @@ template <class Rule>
 constexpr nc_update_rule facts_of_rule() {
   constexpr auto kAtStep = [](const double* options, int64_t t, float* constants) {
     typename Rule::Options named;
-    static_assert(sizeof(named) + sizeof(double) == std::size(Rule::kOptionNames) * sizeof(double));
+    static_assert(sizeof(named) + sizeof(double) == std::size(Rule::kOptionNames) * sizeof(double),
+                  "kOptionNames has a name for each number of Options, and nullptr behind them");
     std::copy_n(options, sizeof(named) / sizeof(double), reinterpret_cast<double*>(&named));
     const typename Rule::Constants made = Rule::at_step(named, t);
     std::copy_n(reinterpret_cast<const float*>(&made), sizeof(made) / sizeof(float), constants);
   };
-  static_assert(Rule::kStates + 1 == std::size(Rule::kStateNames) &&
-                Rule::kStates <= NC_STATE_COUNT);
+  static_assert(Rule::kStates + 1 == std::size(Rule::kStateNames),
+                "kStateNames has kStates names, and nullptr behind them");
+  static_assert(0 < Rule::kStates && Rule::kStates <= NC_STATE_COUNT,
+                "a rule keeps one number of an element, or two");
   const int32_t* nonnegative = nullptr;
   if constexpr (KeptInFormats<Rule>) nonnegative = Rule::kNonnegative;
   return {Rule::kName, Rule::kStateNames, nonnegative, Rule::kOptionNames, kAtStep};

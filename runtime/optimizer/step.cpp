@@ -1,16 +1,8 @@
 #include "runtime/optimizer/step.hpp"
 
-#include <algorithm>
-
 #include "runtime/launch/cpu_entry.hpp"
 
 namespace narrowcast {
-
-int64_t find_rule(const nc_plugin& plugin, std::string_view name) {
-  const std::span rules(plugin.update_rules, static_cast<size_t>(plugin.update_rule_count));
-  const auto found = std::ranges::find(rules, name, &nc_update_rule::name);
-  return found == rules.end() ? -1 : found - rules.begin();
-}
 
 namespace {
 

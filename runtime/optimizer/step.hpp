@@ -2,14 +2,10 @@
 #pragma once
 
 #include <span>
-#include <string_view>
 
 #include "runtime/plugin/table.h"
 
 namespace narrowcast {
-
-// The rule of that name, by its place among the plugin's; -1 if it has none.
-int64_t find_rule(const nc_plugin& plugin, std::string_view name);
 
 // The step with number t, from 1. `options`: a number for each of the rule's names. In float64,
 // rounded to nearest whatever the caller's mode, then narrowed. `grad_scale`: that gradients are to

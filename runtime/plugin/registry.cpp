@@ -2,9 +2,12 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <mutex>
+#include <span>
 
+#include "runtime/plugin/same_facts.hpp"
 #include "runtime/plugin/table_checks.hpp"
 #include "runtime/plugin/trailer.hpp"
 
@@ -22,8 +25,9 @@ Registry& registry() {
 }
 
 const LoadedPlugin* find(const Registry& all, std::string_view format) {
+  if (format.empty()) return nullptr;  // plain parameters are no format
   for (const LoadedPlugin& plugin : all.plugins) {
-    if (plugin.table->format->name == format) return &plugin;
+    if (format_of(*plugin.table) == format) return &plugin;
   }
   return nullptr;
 }
@@ -39,6 +43,32 @@ const nc_plugin& checked(const std::string& path, const nc_plugin* table) {
   if (!other.empty()) refuse(path, other);
   if (const std::string fault = table_fault(*table); !fault.empty()) refuse(path, fault);
   return *table;
+}
+
+std::span<const nc_update_rule> rules_of(const nc_plugin& table) {
+  return {table.update_rules, static_cast<size_t>(table.update_rule_count)};
+}
+
+// Refuses what cannot stand beside a library that is loaded.
+void check_beside(const LoadedPlugin& other, const std::string& path, const nc_plugin& table) {
+  const std::string_view format = format_of(table);
+  const bool is_beside = format_of(*other.table) == format;
+  const std::string of = format.empty() ? std::string("plain parameters")
+                                        : std::string("the format '").append(format).append("'");
+  if (is_beside && !same_format(table, *other.table))
+    refuse(path, "was built for another version of " + of + " than '" + other.path +
+                     "': build it again with `narrowcast build`");
+  for (const nc_update_rule& rule : rules_of(table)) {
+    const int64_t place = find_rule(*other.table, rule.name);
+    if (place < 0) continue;
+    const std::string named = std::string("the rule '") + rule.name + "'";
+    if (is_beside)
+      refuse(path,
+             "brings " + named + " for " + of + ", which '" + other.path + "' has already brought");
+    if (!same_rule(rule, other.table->update_rules[place]))
+      refuse(path, "was built with another version of " + named + " than '" + other.path +
+                       "': build both again from one header");
+  }
 }
 
 }  // namespace
@@ -64,10 +94,7 @@ const nc_plugin& load_plugin(std::string_view file) {
     if (entry == nullptr)
       refuse(path, "is not a narrowcast plugin: it does not export " NC_PLUGIN_ENTRY "()");
     const nc_plugin& table = checked(path, entry());
-    if (const LoadedPlugin* other = find(all, table.format->name)) {
-      refuse(path, std::string("exports the format '") + table.format->name + "', which '" +
-                       other->path + "' has already brought");
-    }
+    for (const LoadedPlugin& other : all.plugins) check_beside(other, path, table);
     all.plugins.push_back({&table, canonical});
     return table;
   } catch (...) {
@@ -76,11 +103,27 @@ const nc_plugin& load_plugin(std::string_view file) {
   }
 }
 
+void enter_plugin(const nc_plugin& table, std::string_view path) {
+  Registry& all = registry();
+  const std::lock_guard lock(all.mutex);
+  all.plugins.insert(all.plugins.begin(), {&table, std::string(path)});
+}
+
+std::string_view format_of(const nc_plugin& table) {
+  const char* name = table.format->name;
+  return name == nullptr ? std::string_view() : name;
+}
+
 const nc_plugin* find_plugin(std::string_view format) {
   Registry& all = registry();
   const std::lock_guard lock(all.mutex);
   const LoadedPlugin* plugin = find(all, format);
   return plugin == nullptr ? nullptr : plugin->table;
+}
+
+int64_t find_rule(const nc_plugin& plugin, std::string_view name) {
+  const auto found = std::ranges::find(rules_of(plugin), name, &nc_update_rule::name);
+  return found == rules_of(plugin).end() ? -1 : found - rules_of(plugin).begin();
 }
 
 std::vector<LoadedPlugin> loaded_plugins() {

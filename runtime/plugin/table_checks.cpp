@@ -153,12 +153,26 @@ void check_states(Checks& checks, const nc_plugin& table) {
   }
 }
 
+void check_tiles(Checks& checks, const std::string& name, const nc_machine& machine) {
+  checks.number(name + ".tile_rows", machine.tile_rows, 1, kMost);
+  checks.number(name + ".tile_columns", machine.tile_columns, 1, kMost);
+  checks.number(name + ".step_rows", machine.step_rows, 1, kMost);
+}
+
+// Of plain parameters: there are kernels of the rules, and nothing else.
+void check_plain(Checks& checks, const std::string& name, int64_t rules,
+                 const nc_machine& machine) {
+  check_tiles(checks, name, machine);
+  checks.there(name + ".updates", machine.updates);
+  for (int64_t i = 0; checks.fault.empty() && i < rules; ++i)
+    checks.there(indexed(name + ".updates", static_cast<int>(i)) + ".update",
+                 machine.updates[i].update);
+}
+
 void check_machine(Checks& checks, const std::string& name, const nc_format& format, int64_t rules,
                    const nc_machine& machine) {
   const auto field = [&](const char* member) { return name + "." + member; };
-  checks.number(field("tile_rows"), machine.tile_rows, 1, kMost);
-  checks.number(field("tile_columns"), machine.tile_columns, 1, kMost);
-  checks.number(field("step_rows"), machine.step_rows, 1, kMost);
+  check_tiles(checks, name, machine);
   checks.number(field("decode_tile_rows[0]"), machine.decode_tile_rows[0], 1, kMost);
   checks.number(field("decode_tile_rows[1]"), machine.decode_tile_rows[1], 1, kMost);
   checks.number(field("derive_tile_rows"), machine.derive_tile_rows, 1, kMost);
@@ -194,6 +208,14 @@ std::string table_fault(const nc_plugin& table) {
   checks.there("cpu", table.cpu);
   checks.there("cpu_variants", table.cpu_variants);
   checks.there("cpu_variant", table.cpu_variant);
+  if (!checks.fault.empty()) return checks.fault;
+  if (table.format->name == nullptr && table.route == nullptr) {
+    check_rules(checks, table);
+    check_states(checks, table);
+    check_plain(checks, "cpu", table.update_rule_count, *table.cpu);
+    if (table.cuda != nullptr) check_plain(checks, "cuda", table.update_rule_count, *table.cuda);
+    return checks.fault;
+  }
   checks.there("route", table.route);
   if (!checks.fault.empty()) return checks.fault;
   check_words(checks, *table.format);

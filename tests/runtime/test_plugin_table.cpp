@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "runtime/optimizer/plain.hpp"
+#include "runtime/plugin/same_facts.hpp"
 #include "runtime/plugin/table_checks.hpp"
 #include "runtime/reduce/part.hpp"
 #include "tests/support/plugins.hpp"
@@ -163,6 +165,54 @@ TEST_CASE("strings and functions that are not there, or not needed") {
             {"cpu.derive_columnwise of its table is NULL",
              [](Table& t) { t.cpu.derive_columnwise = nullptr; }},
         });
+}
+
+TEST_CASE("a library of plain parameters has kernels of its rules, and nothing else") {
+  CHECK(table_fault(plain_plugin()) == "");
+  CHECK(format_of(plain_plugin()) == "");
+  check(plain_plugin(),
+        {{"cpu.tile_columns of its table is 0,", [](Table& t) { t.cpu.tile_columns = 0; }},
+         {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},
+         {"update_rules of its table is NULL", [](Table& t) { t.plugin.update_rules = nullptr; }},
+         {"route of its table is NULL", [](Table& t) { t.format.name = "x"; }}});
+}
+
+TEST_CASE("what two libraries of one format must say alike") {
+  const nc_plugin& plugin = with_blocks();
+  const auto is_same_after = [&](const std::function<void(Table&)>& change) {
+    Table table(plugin);
+    change(table);
+    return same_format(table.plugin, plugin) && same_format(plugin, table.plugin);
+  };
+  CHECK(same_format(plain_plugin(), plain_plugin()));
+  CHECK(!same_format(plain_plugin(), plugin));
+  std::string name = plugin.format->name;
+  CHECK(is_same_after([&](Table& t) { t.format.name = name.c_str(); }));
+  CHECK(is_same_after([](Table& t) { t.plugin.update_rule_count = 0; }));
+  CHECK(!is_same_after([](Table& t) { t.format.rules[1].text = "another"; }));
+  CHECK(!is_same_after([](Table& t) { t.format.tensor_scale = "f32"; }));
+  CHECK(!is_same_after([](Table& t) { t.format.columnwise.scale_bytes += 1; }));
+  CHECK(!is_same_after([](Table& t) { t.format.products.product[2].kind += 1; }));
+  CHECK(!is_same_after([](Table& t) { t.cpu.tile_rows += 1; }));
+}
+
+TEST_CASE("what two libraries with one rule must say alike") {
+  static const char* const kNames[] = {"another", nullptr};
+  for (int64_t i = 0; i < plain_plugin().update_rule_count; ++i) {
+    const nc_update_rule& rule = plain_plugin().update_rules[i];
+    nc_update_rule other = rule;
+    CHECK(same_rule(rule, other));
+    other.options = kNames;
+    CHECK(!same_rule(rule, other));
+    other = rule;
+    other.states = kNames;
+    CHECK(!same_rule(rule, other));
+    static constexpr int32_t kNonnegative[NC_STATE_COUNT] = {1, 0};
+    other = rule;
+    other.nonnegative = kNonnegative;
+    CHECK(!same_rule(rule, other));
+    CHECK(!same_rule(other, rule));
+  }
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "runtime/optimizer/plain.hpp"
 #include "runtime/optimizer/step.hpp"
+#include "runtime/plugin/registry.hpp"
 
 namespace narrowcast::test {
 

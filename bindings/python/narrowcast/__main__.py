@@ -51,13 +51,15 @@ def _parser() -> argparse.ArgumentParser:
         one.add_argument("--shape", **shape, help="of a weight (default: 4096x4096)")
     check = command("check", build.check, "read specs and print every error")
     make = command(
-        *("build", build.build, "build plugins of your own formats"),
+        *("build", build.build, "build plugins of your own formats and optimizer rules"),
         description="Generates and compiles a plugin for each spec, and tests its golden bytes. "
-        "NARROWCAST_PLUGINS=DIR, or narrowcast.load_plugin(DIR) in Python, makes the formats "
-        "available.",
+        "With --rule, compiles an optimizer's rule for plain parameters and for each format that "
+        "is named. NARROWCAST_PLUGINS=DIR, or narrowcast.load_plugin(DIR) in Python, makes the "
+        "formats and rules available.",
     )
-    for one in (check, make):
-        one.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
+    check.add_argument("specs", nargs="+", metavar="SPEC", help="<format>.toml")
+    names = "<format>.toml; with --rule also the name of a format that comes with narrowcast"
+    make.add_argument("specs", nargs="*", metavar="SPEC", help=names)
     _add_build_options(make)
     return parser
 
@@ -65,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_build_options(parser: argparse.ArgumentParser) -> None:
     folder = {"required": True, "type": Path, "metavar": "DIR"}
     parser.add_argument("-o", "--output", **folder, help="folder of the plugins; made if absent")
+    rule = {"action": "append", "default": [], "type": Path, "metavar": "HEADER"}
+    header = "<rule>.hpp of an optimizer of your own (docs/writing-an-optimizer.md); several: again"
+    parser.add_argument("--rule", **rule, dest="rules", help=header)
     gpu = {"choices": ("auto", "on", "off"), "default": "auto"}
     parser.add_argument("--gpu", **gpu, help="GPU kernels; auto (default): if nvcc exists")
     quick = "compile for one instruction set of the CPU, which is quicker"

@@ -1,7 +1,5 @@
 """narrowcast check, build and diff: what they make and what they print."""
 
-import os
-import shutil
 import sys
 from pathlib import Path
 
@@ -10,6 +8,7 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
+import building
 import narrowcast as nc
 import ranks
 from building import NAME, QUICK, SHOW, SPEC, run, write
@@ -157,14 +156,7 @@ def test_diff(capsys):
 @pytest.mark.slow
 def test_from_an_installed_package(spec, tmp_path):
     """What an installation has is enough: no file of the source tree is used."""
-    made = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
-    cmake = shutil.which("cmake")
-    if cmake is None or not (made / "cmake_install.cmake").exists():
-        pytest.skip(f"needs cmake, and a build in {made}")
-    site = tmp_path / "site"
-    shutil.copytree(ROOT / "bindings/python", site, ignore=shutil.ignore_patterns("__pycache__"))
-    installed = run(cmake, "--install", made, "--prefix", site, "--component", "python", "--strip")
-    assert installed.returncode == 0, installed.stderr
+    site = building.install(tmp_path / "site")
     command = ("-m", "narrowcast", "build", spec, "-o", tmp_path / "out", *QUICK)
     answer = run(sys.executable, *command, PYTHONPATH=str(site))
     assert answer.returncode == 0, answer.stderr

@@ -1,37 +1,25 @@
 """docs/adding-a-format.md is true: a reader's steps, taken from the page itself.
 
-Its fenced blocks are run in their order, in a folder of their own. `toml` and `python` blocks are
-files that the reader saves (named by `format = ` and by the first comment); `sh` blocks are typed;
-a `text` block is what the commands before it print, where `...` stands for anything. What comes
-under "In the source tree" is run in a copy of the tree, without whose other formats `make test` is
-quick.
+Its fenced blocks are run in their order, in a folder of their own (page_reader). What comes under
+"In the source tree" is run in a copy of the tree, without whose other formats `make test` is quick.
 """
 
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-import torch
+
+import page_reader
+from page_reader import blocks, format_of
 
 ROOT = Path(__file__).parents[3]
 BUILD = Path(os.environ.get("NARROWCAST_BUILD", ROOT / "build"))
 PAGE = ROOT / "docs/adding-a-format.md"
 IN_TREE = "\n## In the source tree"
 
-# The reader's programs are those of this Python.
-PROGRAMS = {
-    "python": 'exec {python} "$@"',
-    "narrowcast": 'exec {python} -m narrowcast "$@"',
-    "torchrun": 'exec {python} -m torch.distributed.run "$@"',
-}
-# How a process may die behind its script's last line: a thread of gloo's that still lets go of
-# tensors wants an interpreter that has ended (ProcessGroupGloo::runLoop, PyEval_AcquireThread). On
-# a busy machine one in a hundred scripts that train plain weights does; such a run counts as none.
-TORCH_ENDED_BADLY = "terminate called without an active exception"
 # What `make` does in the copy of the tree: the rule of its own Makefile, with the generator that is
 # built already; of the tests, those of the generated format.
 MAKE = r"""
@@ -50,54 +38,12 @@ make() {{
 """
 
 
-def blocks(text):
-    """(language, text) of each fenced block."""
-    return re.findall(r"^```(\w+)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-
-
-def pattern(expected):
-    return re.escape(expected.rstrip()).replace(re.escape("..."), ".*?")
-
-
 @pytest.fixture
 def reader(tmp_path, monkeypatch):
     """Runs shell text as the reader would, and returns what it prints."""
     if not (BUILD / "codegen/narrowcast-codegen").exists():
         pytest.skip(f"needs the generator, in {BUILD}")
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    for name, text in PROGRAMS.items():
-        program = programs / name
-        program.write_text("#!/bin/sh\n" + text.format(python=sys.executable) + "\n")
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
-    for name in ("MAKEFLAGS", "NARROWCAST_PLUGINS"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    if not torch.cuda.is_available():  # what nothing here can run is compiled in haste, to PTX
-        monkeypatch.setenv("CUDAARCHS", "90a-virtual")
-        monkeypatch.setenv("NVCC_APPEND_FLAGS", "-Xcicc -O1")
-
-    def typed(commands, folder):
-        return subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", commands],
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-
-    def run(commands, folder):
-        answer = typed(commands, folder)
-        if answer.returncode != 0 and TORCH_ENDED_BADLY in answer.stdout:
-            answer = typed(commands, folder)
-        assert answer.returncode == 0, (
-            f"{commands}\nended with {answer.returncode}:\n{answer.stdout}"
-        )
-        return answer.stdout
-
-    return run
+    return page_reader.reader(tmp_path / "programs", monkeypatch)
 
 
 @pytest.mark.slow
@@ -105,31 +51,11 @@ def test_outside_the_tree(reader, tmp_path):
     folder = tmp_path / "reader"
     folder.mkdir()
     page = PAGE.read_text(encoding="utf-8").split(IN_TREE)[0]
-    checked, printed = 0, ""
-    for language, text in blocks(page):
-        if language == "sh":
-            printed = reader(text, folder)
-        elif language == "text":
-            assert re.fullmatch(pattern(text), printed.rstrip(), re.DOTALL), printed
-            checked += 1
-        else:
-            file_of(language, text, folder).write_text(text)
+    checked = page_reader.follow(page, folder, reader)
     name = format_of(page)
     assert not (ROOT / "spec" / f"{name}.toml").exists(), "the page's format must be a new one"
     assert (folder / "formats" / f"{name}.so").exists()
     assert checked >= 6
-
-
-def file_of(language, text, folder):
-    """The path that a block is saved as."""
-    if language == "toml":
-        return folder / f"{format_of(text)}.toml"
-    assert language == "python", f"a block of {language} is nothing to run"
-    return folder / re.match(r"# (\w+\.py)\n", text)[1]
-
-
-def format_of(text):
-    return re.search(r'^format\s*= "(\w+)"', text, re.MULTILINE)[1]
 
 
 def tree_of(folder):

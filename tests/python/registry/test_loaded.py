@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import narrowcast as nc
 
@@ -119,3 +120,9 @@ def test_plugins_of_the_environment(tmp_path):
     assert answer.returncode != 0
     assert "PluginError: plugin" in answer.stderr
     assert "none.so' does not exist" in answer.stderr
+
+
+def test_plain_parameters_are_no_format():
+    """Their library has no name, by which no operator finds it."""
+    with pytest.raises(ValueError, match="there is no format ''"):
+        torch.ops.narrowcast.cast(torch.ones(32, 32), "", True, False)

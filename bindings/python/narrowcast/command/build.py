@@ -1,16 +1,19 @@
-"""A user's formats, outside the source tree: their specs read, generated, compiled and tested.
+"""A user's formats and optimizer rules, outside the source tree: specs read, generated, compiled
+and tested, and rules compiled for formats.
 
-In the folder that `build` fills: <format>.so, which nc.load_plugin takes; generated/<format>/, to
-be read; and build/, by which an unchanged format is not compiled again.
+In the folder that `build` fills: <format>.so, or of a rule <rule>.so (for plain parameters) and
+<rule>.<format>.so, which nc.load_plugin takes; generated/<format>/, to be read; and build/, by
+which what is unchanged is not compiled again.
 """
 
+import difflib
 import os
 import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from narrowcast import pages, registry
@@ -22,7 +25,9 @@ _SPECS = _PACKAGE / "spec"  # of the formats that come with narrowcast
 # A compiler may print in any encoding.
 _TEXT = {"encoding": "utf-8", "errors": "replace"}
 
-_COMPILED = re.compile(r"Building (?:CXX|CUDA) object \S*/format_(\w+)-kernels-(\w+)\.dir/")
+_COMPILED = re.compile(
+    r"Building (?:CXX|CUDA) object \S*/(?:format_(\w+)|plain_rule)-kernels-(\w+)\.dir/"
+)
 _MACHINES = re.compile(r"narrowcast: ([CG]PU) kernels for (.+)")
 _LAST_LINES = 40
 
@@ -40,48 +45,109 @@ def check(specs: Sequence[str]) -> bool:
     return True
 
 
-def build(specs: Sequence[str], output: Path, gpu: str, baseline: bool, no_test: bool) -> bool:
+def build(
+    specs: Sequence[str],
+    output: Path,
+    gpu: str,
+    baseline: bool,
+    no_test: bool,
+    rules: Sequence[Path] = (),
+) -> bool:
     """Makes <output>/<format>.so from each spec, and tests it. Prints progress, and errors on
     standard error. False if a spec is wrong; BuildError, with what to do, if something is missing,
     does not compile, or does not make the golden bytes. One build at a time fills a folder.
 
+    specs      files; where there are rules also names of formats that come with narrowcast
     gpu        kernels for the GPU: "on", "off", or "auto", where nvcc is
     baseline   of the CPU's instruction sets the baseline alone
     no_test    the golden test of each is neither compiled nor run
+    rules      headers NAME.hpp of an optimizer's rule. For each <output>/NAME.so, which updates
+               plain parameters, and <output>/NAME.<format>.so are made, in the formats' place
     """
     start = time.monotonic()
+    if not specs and not rules:
+        raise BuildError("nothing is named to build: a spec, or the header of a rule after --rule")
+    for header in rules:
+        _check_rule(header)
+    _check_names(spec for spec in specs if not rules or spec.endswith(".toml"))
+    specs = [_spec_of(name) for name in specs] if rules else specs
     formats = [Path(spec).stem for spec in specs]
-    shipped = {path.stem for path in registry.shipped_plugins()}
-    if taken := shipped.intersection(formats):
-        raise BuildError(
-            f"{', '.join(sorted(taken))}: a format of this name comes with narrowcast, and bytes "
-            "belong to a name. Give yours another, in the file and as the file's name"
-        )
-    if not _generate("-o", output / "generated", *specs):
+    if specs and not _generate("-o", output / "generated", *specs):
         return False
     if states := [one for one in formats if (output / f"generated/states/{one}.hpp").exists()]:
         raise BuildError(
             f'{", ".join(states)}: of kind "state", whose code is in every plugin. Put the spec '
             "into spec/states/ of narrowcast's sources, run `make regenerate`, and install them"
         )
+    stems = [header.stem for header in rules]
+    for name in stems:
+        if stems.count(name) > 1 or (output / f"generated/{name}/format.hpp").exists():
+            raise BuildError(
+                f"{name}: the name of two rules, or of a rule and a format in {output}"
+            )
     for name in formats:
         pages.write(output / "generated" / name)
         print(f"{name}: generated {output / 'generated' / name}")
-    project = _Project(output.resolve())
-    project.configure(gpu, baseline)
-    project.compile(formats, ("format",) if no_test else ("format", "golden"))
-    for name in formats:
-        print(f"{name}: built {output / name}.so")
-    faulty = [] if no_test else [name for name in formats if not project.test(name)]
-    if faulty:
-        raise BuildError(
-            f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the spec, "
-            "but in narrowcast or in the compiler: please report it, with both versions"
-        )
-    count = f"{len(formats)} format{'s' * (len(formats) != 1)}"
-    print(f"{count}, {time.monotonic() - start:.1f} s. To load:")
+    for rule in rules or [None]:
+        project = _Project(output.resolve(), rule)
+        project.configure(gpu, baseline)
+        project.compile(formats, ("format",) if no_test else ("format", "golden"))
+        for name in project.files(formats):
+            print(f"{name}: built {output / name}.so")
+        faulty = [] if no_test else [name for name in formats if not project.test(name)]
+        if faulty:
+            raise BuildError(
+                f"{', '.join(faulty)}: other bytes than the spec means. The fault is not in the "
+                "spec, but in narrowcast or in the compiler: please report it, with both versions"
+            )
+    counts = {"rule": len(rules), "format": len(formats)}
+    made = [f"{count} {what}{'s' * (count != 1)}" for what, count in counts.items() if count]
+    print(f"{', '.join(made)}, {time.monotonic() - start:.1f} s. To load:")
     print(f"  NARROWCAST_PLUGINS={output}, or narrowcast.load_plugin({str(output)!r}) in Python")
     return True
+
+
+def _check_names(specs: Iterable[str]) -> None:
+    """BuildError if a user's spec has the name of a format that comes with narrowcast."""
+    shipped = {path.stem for path in registry.shipped_plugins()}
+    if taken := shipped.intersection(Path(spec).stem for spec in specs):
+        raise BuildError(
+            f"{', '.join(sorted(taken))}: a format of this name comes with narrowcast, and bytes "
+            "belong to a name. Give yours another, in the file and as the file's name"
+        )
+
+
+def _spec_of(name: str) -> str:
+    """The path of the spec that a name or a path means. BuildError if there is none."""
+    if name.endswith(".toml"):
+        return name
+    spec = _SPECS / f"{name}.toml"
+    if spec.exists():
+        return str(spec)
+    if (_SPECS / "states" / spec.name).exists():
+        raise BuildError(f"{name}: a state format, whose code is in every plugin: leave it out")
+    near = difflib.get_close_matches(name, [path.stem for path in _SPECS.glob("*.toml")])
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
+    raise BuildError(
+        f"{name}: no format of this name comes with narrowcast{hint} A format of your own is named "
+        f"by its spec, {name}.toml"
+    )
+
+
+def _check_rule(header: Path) -> None:
+    """BuildError if there is no such header, or its name cannot be a rule's."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]*\.hpp", header.name):
+        raise BuildError(
+            f"{header}: the header of a rule is called as the rule, NAME.hpp, where NAME has a-z, "
+            "0-9 and underscores"
+        )
+    if not header.is_file():
+        raise BuildError(f"{header}: there is no such file; --rule takes the header of a rule")
+    if (_SOURCES / "runtime/rules" / header.name).exists():
+        raise BuildError(
+            f"{header.stem}: a rule of this name comes with narrowcast. Give yours another: kName, "
+            "the namespace and the file's name"
+        )
 
 
 def _generate(*arguments: str | Path) -> bool:
@@ -94,11 +160,21 @@ def _generate(*arguments: str | Path) -> bool:
 
 
 class _Project:
-    """The CMake project in `folder`/build that compiles `folder`/generated to `folder`/*.so."""
+    """The CMake project in `folder`/build that compiles `folder`/generated to `folder`/*.so, and
+    in a folder below it with the rule of a header alone.
+    """
 
-    def __init__(self, folder: Path):
-        self.folder, self.build = folder, folder / "build"
+    def __init__(self, folder: Path, rule: Path | None = None):
+        self.folder, self.build, self.rule = folder, folder / "build", rule
+        if rule is not None:
+            self.build /= f"rule_{rule.stem}"
         self.cmake = cmake()
+
+    def files(self, formats: Sequence[str]) -> list[str]:
+        """The names of what it makes, without .so."""
+        if self.rule is None:
+            return [*formats]
+        return [self.rule.stem, *(f"{self.rule.stem}.{name}" for name in formats)]
 
     def configure(self, gpu: str, baseline: bool) -> None:
         """Says which machines the plugins will be for. CMake finds compilers ($CXX, $CUDACXX)."""
@@ -108,6 +184,7 @@ class _Project:
             "NARROWCAST_PLUGIN_DIR": str(self.folder),
             "NARROWCAST_CUDA": gpu.upper(),
             "NARROWCAST_AVX": "OFF" if baseline else "ON",
+            "NARROWCAST_RULE": str(self.rule.absolute()) if self.rule else "",
         }
         for part in ("BINDINGS", "CODEGEN", "TESTS", "WERROR"):
             settings[f"NARROWCAST_{part}"] = "OFF"
@@ -123,6 +200,7 @@ class _Project:
     def compile(self, formats: Sequence[str], kinds: Sequence[str]) -> None:
         """Prints a line for each kernel file, with the seconds since the start."""
         targets = [f"{kind}_{name}" for kind in kinds for name in formats]
+        targets += ["plain_rule"] if self.rule else []
         command = [self.cmake, "--build", str(self.build), "--parallel", str(os.cpu_count() or 1)]
         command += ["--target", *targets]
         piped = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **_TEXT}
@@ -132,14 +210,15 @@ class _Project:
                 lines.append(line)
                 if compiled := _COMPILED.search(line):
                     seconds = time.monotonic() - start
-                    print(f"  {seconds:6.1f} s  {compiled[1]} for {compiled[2]}", flush=True)
+                    name = self.files([compiled[1]] if compiled[1] else [])[-1]
+                    print(f"  {seconds:6.1f} s  {name} for {compiled[2]}", flush=True)
         if process.returncode != 0:
             raise self._failed("a plugin does not compile", "".join(lines))
 
     def test(self, name: str) -> bool:
         """Runs the format's golden test. Prints what it checked, or what differs."""
         program = self.build / "generated" / f"golden_{name}"
-        answer = run(program, self.folder / f"{name}.so")
+        answer = run(program, self.folder / f"{self.files([name])[-1]}.so")
         print(answer.stdout, end="")
         print(answer.stderr, end="", file=sys.stderr)
         return answer.returncode == 0

@@ -63,7 +63,9 @@ class FusedOptimizer(torch.optim.Optimizer):
     and state may be changed by hand between steps: a parameter that is new in a group, or whose
     state was cleared, begins anew. A step begins with the parameter's present value.
 
-    A subclass has `rule`, the name of a header of runtime/rules, and numbers().
+    A subclass has `rule`, the name of a header of runtime/rules or of one's own, which
+    `narrowcast build --rule` compiles (docs/writing-an-optimizer.md), and numbers().
+    NotImplementedError, with the command to run, if no loaded plugin has the rule for a parameter.
     """
 
     rule: str

@@ -264,19 +264,24 @@ def format(name: str | Format) -> Format:
 
 
 def load_plugin(path: str | os.PathLike) -> list[str]:
-    """Loads a plugin file, or every .so file of a folder. Returns the names of their formats.
+    """Loads a plugin file, or every .so file of a folder. Returns the names of their formats,
+    without plain parameters, for which a file of `narrowcast build --rule` may be.
 
-    A file may be loaded twice. PluginError if a file is missing, cut short, damaged, of another
-    version or no plugin, or if another file has loaded its format; ValueError for an empty path. A
-    plugin is code, and may do all that this process may.
+    A file may be loaded twice. If its format is loaded, its optimizer rules join the format's.
+    PluginError if a file is missing, cut short, damaged, of another version or no plugin, if the
+    format or a rule is not as loaded, or if another file has loaded a rule of the same name for it;
+    ValueError for an empty path. A plugin is code, and may do all that this process may.
     """
     if not os.fspath(path):  # which Path takes for the present folder
         raise ValueError("the path of a plugin is empty: name a file, or a folder of .so files")
     path = Path(path)
-    files = sorted(path.glob("*.so")) if path.is_dir() else [path]
+    # A format comes before the rules that were built for it, <rule>.<format>.so.
+    in_order = sorted(path.glob("*.so"), key=lambda file: (file.name.count("."), file.name))
+    files = in_order if path.is_dir() else [path]
     if not files:
         raise PluginError(f"{path} is a folder without plugins (*.so)")
-    return [_register(_C.load_plugin(str(file))) for file in files]
+    plugins = [_C.load_plugin(str(file)) for file in files]
+    return list(dict.fromkeys(_register(plugin) for plugin in plugins if plugin is not None))
 
 
 def shipped_plugins() -> list[Path]:
