@@ -22,8 +22,8 @@ constexpr nc_update_rule facts_of_rule() {
   };
   static_assert(Rule::kStates + 1 == std::size(Rule::kStateNames),
                 "kStateNames has kStates names, and nullptr behind them");
-  static_assert(0 < Rule::kStates && Rule::kStates <= NC_STATE_COUNT,
-                "a rule keeps one number of an element, or two");
+  static_assert(0 <= Rule::kStates && Rule::kStates <= NC_STATE_COUNT,
+                "a rule keeps at most two numbers of an element");
   const int32_t* nonnegative = nullptr;
   if constexpr (KeptInFormats<Rule>) nonnegative = Rule::kNonnegative;
   return {Rule::kName, Rule::kStateNames, nonnegative, Rule::kOptionNames, kAtStep};

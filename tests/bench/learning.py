@@ -6,11 +6,11 @@
 
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
 blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
-moments are in a state format. Embedding, head and norms are bf16 in all. Everything else is the
-same in every mode: the first weights, the windows
-of text and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are
-trained one after another, and each one's line of JSON is written when it is done. The host waits
-for the device only where held-out text is evaluated.
+moments are in a state format, and with +m Muon updates these matrices. Embedding, head and norms
+are bf16 in all. Everything else is the same in every mode: the first weights, the windows of text
+and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are trained
+one after another, and each one's line of JSON is written when it is done. The host waits for the
+device only where held-out text is evaluated.
 """
 
 import gc
@@ -73,7 +73,8 @@ def options():
     for mode in reversed(args.modes):  # a baseline that was not asked for comes first
         if mode.eager or mode.weights == modes.TORCHAO:
             parser.error(
-                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +s; see --compile"
+                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +s or +m, and not "
+                "eager, see --compile"
             )
     return args
 
@@ -120,9 +121,7 @@ class Training:
         if args.compile:
             for block in self.model.blocks:
                 block.compile()
-        self.optimizer = nc.FusedAdam(
-            self.model.parameters(), lr=args.lr, **ADAM, **modes.state_options(mode)
-        )
+        self.optimizer = modes.optimizer_of(mode, self.model, lr=args.lr, **ADAM)
         self.losses = torch.zeros(args.steps, device=args.device)  # in nats, of training
 
     def step(self, number: int):

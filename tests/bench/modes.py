@@ -13,7 +13,7 @@ import llama
 import narrowcast as nc
 
 PLAIN, TORCHAO = "bf16", "tensorwise"
-EAGER, NARROW, BF16_GRADIENTS, STATE = SUFFIXES = "+e", "+r", "+b", "+s"
+EAGER, NARROW, BF16_GRADIENTS, STATE, MUON = SUFFIXES = "+e", "+r", "+b", "+s", "+m"
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -23,16 +23,18 @@ class Mode:
     """`weights`: bf16, tensorwise (torchao's float8), nc:FORMAT, or scaled:FORMAT with scaled
     products. Written with +e if eager; else each block is compiled. `gradients`: in what ranks send
     them to each other: in float32, with +b in bfloat16, with +r in a format. `state`: with +s the
-    moments are in a state format, else in float32.
+    moments are in a state format, else in float32. `muon`: with +m hidden matrices are Muon's.
     """
 
     weights: str
     eager: bool = False
     gradients: str = ""
     state: bool = False
+    muon: bool = False
 
     def __str__(self):
-        return self.weights + self.gradients + STATE * self.state + EAGER * self.eager
+        ends = self.gradients + STATE * self.state + MUON * self.muon + EAGER * self.eager
+        return self.weights + ends
 
     @property
     def format(self) -> str | None:
@@ -60,16 +62,19 @@ def parse(text: str) -> Mode:
         weights, suffixes = weights[:-2], [*suffixes, weights[-2:]]
     gradients = [one for one in suffixes if one in (NARROW, BF16_GRADIENTS)]
     if len(set(suffixes)) < len(suffixes) or len(gradients) > 1:
-        raise ValueError(f"{text!r}: of +e, +s, +b and +r each stands once, and +b or +r alone")
-    mode = Mode(weights, EAGER in suffixes, "".join(gradients), STATE in suffixes)
+        raise ValueError(f"{text!r}: of +e, +s, +m, +b and +r each stands once, and +b or +r alone")
+    has = [one in suffixes for one in (EAGER, STATE, MUON)]
+    if has[1:] == [True, True]:
+        raise ValueError(f"{text!r}: +s is of AdamW's moments, and +m has none")
+    mode = Mode(weights, has[0], "".join(gradients), *has[1:])
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
         if mode.format is None:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
-                "(eager), +b or +r (gradients sent in bfloat16, or in a format), and +s (moments "
-                "in a state format)"
+                "(eager), +b or +r (gradients sent in bfloat16, or in a format), +s (moments in a "
+                "state format) or +m (Muon)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
@@ -108,17 +113,29 @@ def build(mode: Mode, options, mesh):
         nc.set_reduce_scatter_format(model, options.gradient_format)
     model.to_empty(device=mesh.device_type)
     llama.initialize(model)
-    if mode.format or mode.state:
-        return model, nc.FusedAdam(model.parameters(), **ADAM, **state_options(mode))
+    if mode.format or mode.state or mode.muon:
+        return model, optimizer_of(mode, model, **ADAM)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAM)
     if mode.weights == TORCHAO:
         optimizer.register_step_post_hook(lambda *_: _precompute_scales(model))
     return model, optimizer
 
 
-def state_options(mode: Mode) -> dict:
-    """An optimizer's options, of a mode's moments."""
-    return {"state_dtype": nc.state_formats()[0]} if mode.state else {}
+def optimizer_of(mode: Mode, model: nn.Module, **adam):
+    """narrowcast's optimizer of a mode, with options of AdamW. Muon takes its learning rate and
+    weight decay, and adjusts them to the size of AdamW's updates.
+    """
+    if not mode.muon:
+        state = {"state_dtype": nc.state_formats()[0]} if mode.state else {}
+        return nc.FusedAdam(model.parameters(), **adam, **state)
+    same = {key: adam[key] for key in ("lr", "weight_decay")}
+    split = lambda name, _: 3 if "qkv" in name else None  # noqa: E731
+    own = {"filter": is_hidden_matrix, "split": split, "adjust_lr_fn": "match_rms_adamw"}
+    return nc.optim.Muon(model.named_parameters(), **same, **own, adamw=adam)
+
+
+def is_hidden_matrix(name: str, parameter: torch.Tensor) -> bool:
+    return parameter.dim() == 2 and name.startswith("blocks.")
 
 
 def shard(model, mesh, compiled=False, reduce_dtype=torch.float32):

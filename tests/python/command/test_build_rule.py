@@ -40,7 +40,7 @@ class Mine(FusedOptimizer):
 torch.manual_seed(0)
 layer = nc.convert(torch.nn.Linear(48, 36), "fine_fp8")
 optimizer = Mine(layer.parameters())
-assert optimizer.state_names == ["momentum"]
+assert optimizer.state_names(optimizer.param_groups[0]) == ["momentum"]
 truth = [((one.detach() + 0).numpy(), 0) for one in layer.parameters()]
 for step in range(3):
     for i, one in enumerate(layer.parameters()):
