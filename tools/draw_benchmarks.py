@@ -81,12 +81,37 @@ def peak_memory(measured):
     return figure
 
 
+def network(measured):
+    """Tokens/s over each link, as shares of bf16's reduced in float32 over the same link."""
+    links = {"fast": "NVLink", "host": "through host memory", "sockets": "by sockets"}
+    kinds = {"": "float32", "+b": "bfloat16", "+r": "mxfp8_e4m3"}
+    modes = list(dict.fromkeys(row["mode"] for row in measured["network"]))
+    plain = [mode.removesuffix("+b").removesuffix("+r") for mode in modes]
+    sent = [kinds[mode.removeprefix(name)] for mode, name in zip(modes, plain, strict=True)]
+    names = [f"{name}, gradients in {kind}" for name, kind in zip(plain, sent, strict=True)]
+    figure, panels = plt.subplots(1, 3, figsize=(11, 3.6), sharey=True, layout="constrained")
+    for axes, (link, title) in zip(panels, links.items(), strict=True):
+        rows = [row for row in measured["network"] if row["link"] == link]
+        places = [modes.index(row["mode"]) for row in rows]
+        colors = [PLAIN if row["mode"].startswith("bf16") else COMPILED for row in rows]
+        bars = axes.barh(places, [row["of_bf16"] for row in rows], color=colors)
+        labels = [f"{row['of_bf16']:.2f} ({row['tokens_per_s']:,})" for row in rows]
+        axes.bar_label(bars, labels, padding=3, fontsize=8)
+        axes.set(title=title, xlim=(0, 4.2))
+        axes.axvline(1, color="black", linewidth=0.8)
+    panels[0].set_yticks(range(len(names)), names)
+    panels[0].invert_yaxis()
+    panels[1].set_xlabel("share of bf16's tokens/s, gradients in float32 (tokens/s a GPU)")
+    figure.suptitle("Two H200 of one host, six blocks")
+    return figure
+
+
 def main():
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else PLOTS
     measured = json.loads((PLOTS / "measured.json").read_text(encoding="utf-8"))
     plt.rcParams["svg.hashsalt"] = "narrowcast"  # the same file each time
     plt.rcParams["svg.fonttype"] = "none"
-    for draw in (speed, optimizer, peak_memory):
+    for draw in (speed, optimizer, peak_memory, network):
         figure = draw(measured)
         figure.savefig(folder / f"{draw.__name__}.svg", metadata={"Date": None})
         plt.close(figure)

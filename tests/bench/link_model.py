@@ -5,10 +5,13 @@
     python tests/bench/link_model.py fast.jsonl host.jsonl --plot model.png
 
 Rows over the fast link give each mode's compute time: the time with which the model takes as long
-over that link as was measured. Of each slow link a speed is fitted, the same for all its rows;
-the model's tokens/s are shown beside the measured ones. Then come other speeds and numbers of
-GPUs: the batch of a rank stays, the optimizer's time shrinks as shards do. Points at more GPUs
-than were measured, or at speeds outside of the measured links, are marked as extrapolated.
+over that link as was measured. Of each slow link two speeds are fitted: that of rings (gathers,
+plain reductions) from the rows without narrow gradients, then that of all-to-alls from the rows
+with them. Where a link has rows of one kind alone, one speed is fitted for both. The model's
+tokens/s are shown beside the measured ones. Then come other speeds and numbers of GPUs: a speed is
+that of rings, of which all-to-alls get the share that they had over the measured slow link of the
+nearest speed. The batch of a rank stays, the optimizer's time shrinks as shards do. Points at more
+GPUs than were measured, or at speeds outside of the measured links, are marked as extrapolated.
 
 The schedule is FSDP2's, with fully_shard on each block and on the whole, and one wire that carries
 one collective after another, because all are of one NCCL communicator. Not in the model: compute
@@ -17,7 +20,8 @@ that slows down while NCCL runs, copies beside the wire, stragglers, congestion,
 
 import itertools
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import modes
@@ -27,19 +31,24 @@ import report
 SHAPE = "layers", "width", "seq", "batch", "vocabulary", "ranks"
 CHECK = [
     *(("mode", "mode", "s"), ("link", "link", "s"), ("layers", "layers", "d")),
-    *(("gb_per_s", "GB/s, fitted", ".1f"), ("measured", "tokens/s/rank, measured", ",.0f")),
-    *(("model", "model", ",.0f"), ("ratio", "ratio", ".3f")),
+    *(("gb_per_s", "GB/s, rings", ".1f"), ("all_to_all_gb_per_s", "all-to-alls", ".1f")),
+    *(("measured", "tokens/s/rank, measured", ",.0f"), ("model", "model", ",.0f")),
+    ("ratio", "ratio", ".3f"),
 ]
+SPEEDS = [0.1 * 1.005**i for i in range(1700)]  # GB/s that are tried, to 480
 
 
 @dataclass(frozen=True)
 class Link:
-    """Of `node` GPUs each, that reach the other nodes by a card each of `gb_per_s`."""
+    """Of `node` GPUs each, that reach the other nodes by a card each of `gb_per_s`, in an
+    all-to-all of `all_to_all_gb_per_s`. None: the same.
+    """
 
     gb_per_s: float
     ranks: int
     hop_ms: float = 0.0
     node: int = 1
+    all_to_all_gb_per_s: float | None = None
 
     def ms(self, size: float, all_to_all=False) -> float:
         """Of a collective of `size` bytes in all. NCCL's rings enter and leave a node once, on the
@@ -51,7 +60,8 @@ class Link:
             return 0.0
         sent = self.ranks - self.node if all_to_all else (self.ranks - 1) / self.node
         hops = math.ceil(self.ranks / self.node) - 1
-        return hops * self.hop_ms + size * sent / self.ranks / self.gb_per_s / 1e6
+        speed = (all_to_all and self.all_to_all_gb_per_s) or self.gb_per_s
+        return hops * self.hop_ms + size * sent / self.ranks / speed / 1e6
 
 
 def wire_bytes(name: str) -> float:
@@ -59,11 +69,16 @@ def wire_bytes(name: str) -> float:
     return nc.format(name).wire_bits_per_element / 8
 
 
+def is_narrow(row) -> bool:
+    """Whether its gradients travel in a format, so by all-to-alls."""
+    return modes.parse(row["mode"]).gradients == modes.NARROW
+
+
 def step_ms(row, compute: float, link: Link) -> float:
     """A step of the row's mode, of which `compute` ms are forward and backward."""
     mode = modes.parse(row["mode"])
     block, root = 13 * row["width"] ** 2, 2 * row["width"] * row["vocabulary"]  # parameters
-    narrow = mode.gradients == modes.NARROW
+    narrow = is_narrow(row)
     gathered = wire_bytes(mode.format) if mode.format else 2  # an element
     gathered = 1 if mode.weights == modes.TORCHAO else gathered
     reduced = 2 if mode.gradients == modes.BF16_GRADIENTS else 4
@@ -110,45 +125,69 @@ def compute_ms(row, link: Link) -> float:
     return low
 
 
+def ratios(rows, times, link: Link) -> list[float]:
+    """The model's tokens/s over the measured ones."""
+    return [row["ms"] / step_ms(row, times[key(row)], link) for row in rows]
+
+
+def fit(rows, times, hop_ms) -> Link:
+    """The speeds of a link that fit its rows best."""
+    narrow = [row for row in rows if is_narrow(row)]
+    plain = [row for row in rows if not is_narrow(row)]
+
+    def best(mine, links):
+        return min(links, key=lambda one: sum(math.log(r) ** 2 for r in ratios(mine, times, one)))
+
+    (ranks,) = {row["ranks"] for row in rows}
+    link = best(plain or narrow, [Link(speed, ranks, hop_ms) for speed in SPEEDS])
+    if narrow and plain:
+        link = best(narrow, [replace(link, all_to_all_gb_per_s=speed) for speed in SPEEDS])
+    return link
+
+
 def check(rows, times, hop_ms) -> list[dict]:
-    """Model against measurement over slow links, each at the speed that fits its rows best."""
+    """Model against measurement over slow links, each at the speeds that fit its rows best."""
     shown = []
-    rows = sorted(rows, key=lambda row: row["link"])
-    for _, mine in itertools.groupby(rows, key=lambda row: row["link"]):
+    where = operator.itemgetter("link", "ranks")
+    for _, mine in itertools.groupby(sorted(rows, key=where), key=where):
         mine = list(mine)
-
-        def ratios(speed, mine=mine):
-            links = [Link(speed, row["ranks"], hop_ms) for row in mine]
-            model = [step_ms(r, times[key(r)], k) for r, k in zip(mine, links, strict=True)]
-            return [row["ms"] / ms for row, ms in zip(mine, model, strict=True)]
-
-        def distance(speed, ratios=ratios):
-            return sum(math.log(ratio) ** 2 for ratio in ratios(speed))
-
-        speed = min((0.1 * 1.005**i for i in range(1700)), key=distance)  # GB/s, to 480
-        for row, ratio in zip(mine, ratios(speed), strict=True):
+        link = fit(mine, times, hop_ms)
+        speeds = {name: getattr(link, name) for name in ("gb_per_s", "all_to_all_gb_per_s")}
+        for row, ratio in zip(mine, ratios(mine, times, link), strict=True):
             measured = tokens_per_s(row, row["ms"])
             about = {column: row[column] for column in ("mode", "link", *SHAPE)}
-            found = {"gb_per_s": speed, "measured": measured, "model": measured * ratio}
-            shown.append({**about, **found, "ratio": ratio})
+            found = {"measured": measured, "model": measured * ratio, "ratio": ratio}
+            shown.append({**about, **speeds, **found})
     return shown
 
 
-def predict(rows, times, speeds, args) -> list[dict]:
-    """A row a mode, speed and number of GPUs. `speeds`: those of the measured links, GB/s."""
+def all_to_all_share(gb_per_s, checked) -> float:
+    """Of the speed of rings: as over the measured slow link that is nearest; 1 if none tells."""
+    told = [row for row in checked if row["all_to_all_gb_per_s"]]
+    if not told:
+        return 1.0
+    near = min(told, key=lambda row: abs(math.log(row["gb_per_s"] / gb_per_s)))
+    return near["all_to_all_gb_per_s"] / near["gb_per_s"]
+
+
+def predict(rows, times, checked, args) -> list[dict]:
+    """A row a mode, speed and number of GPUs. `checked`: what check() has found."""
     shown, measured = [], rows[0]["ranks"]
+    speeds = [args.fast, *(row["gb_per_s"] for row in checked)]
     for gbit, gpus in itertools.product(args.gbit, sorted({measured, *args.gpus})):
-        link = Link(gbit / 8, gpus, args.hop / 1e3, args.node)
+        share = all_to_all_share(gbit / 8, checked)
+        link = Link(gbit / 8, gpus, args.hop / 1e3, args.node, share * gbit / 8)
         known = gpus == measured and min(speeds) <= gbit / 8 <= max(speeds) and args.node == 1
-        about = {"gbit_per_s": gbit, "gpus": gpus, "extrapolated": not known}
+        about = {"gbit_per_s": gbit, "all_to_all_share": share, "gpus": gpus}
+        about["extrapolated"] = not known
         ms = {}
         for row in rows:
             there = row | {"optimizer_ms": row["optimizer_ms"] * measured / gpus}
             ms[row["mode"]] = step_ms(there, times[key(row)], link)
         for mode, mine in ms.items():
             tokens = tokens_per_s(rows[0], mine)
-            share = ms[str(modes.parse(mode).baseline)] / mine
-            found = {"ms": mine, "tokens_per_s": tokens, "of_baseline": share}
+            baseline = ms[str(modes.parse(mode).baseline)]
+            found = {"ms": mine, "tokens_per_s": tokens, "of_baseline": baseline / mine}
             shown.append({"mode": mode, **about, **found})
     return shown
 
@@ -158,12 +197,16 @@ def table(predicted) -> str:
     lines = {}
     for row in predicted:
         line = lines.setdefault((row["gbit_per_s"], row["mode"]), {"mode": row["mode"]})
-        line["speed"] = row["gbit_per_s"]
+        line |= {"speed": row["gbit_per_s"], "share": row["all_to_all_share"]}
         mark = "~" * row["extrapolated"]
         line[row["gpus"]] = f"{mark}{row['tokens_per_s']:,.0f} ({row['of_baseline']:.2f})"
     gpus = [(count, f"{count} GPUs", "s") for count in dict.fromkeys(r["gpus"] for r in predicted)]
-    columns = [("mode", "mode", "s"), ("speed", "Gb/s a GPU", "g"), *gpus]
-    legend = "tokens/s/rank by the model (of bf16, reduced in float32). ~: extrapolated"
+    speeds = ("speed", "Gb/s a GPU", "g"), ("share", "all-to-alls", ".2f")
+    columns = [("mode", "mode", "s"), *speeds, *gpus]
+    legend = (
+        "tokens/s/rank by the model (of bf16, reduced in float32). ~: extrapolated. all-to-alls: "
+        "their speed, of that of rings"
+    )
     return report.table(list(lines.values()), columns) + "\n\n" + legend
 
 
@@ -199,8 +242,7 @@ def main():
     if checked:
         print(report.table(checked, CHECK), end="\n\n")
     shape = next(iter(fast))[1:]  # that of the first row is what larger machines train
-    speeds = [args.fast, *(row["gb_per_s"] for row in checked)]
-    predicted = predict([r for k, r in fast.items() if k[1:] == shape], times, speeds, args)
+    predicted = predict([r for k, r in fast.items() if k[1:] == shape], times, checked, args)
     print(table(predicted))
     report.write_json([*checked, *predicted], args.json)
     if args.plot:

@@ -36,9 +36,10 @@ def draw(rows, path):
 
 
 def _curve(panel, mode, points, color):
-    narrow = modes.parse(mode).gradients == modes.NARROW
-    style = {"color": color, "linewidth": 2.2 if narrow else 1.0}
-    panel.plot([], [], label=mode, **style)
+    gradients = modes.parse(mode).gradients
+    marker = "s" if gradients == modes.BF16_GRADIENTS else "o"
+    style = {"color": color, "linewidth": 2.2 if gradients == modes.NARROW else 1.0}
+    panel.plot([], [], label=mode, marker=marker, markersize=4, **style)
     for pair in itertools.pairwise(points):
         dashed = any(point["extrapolated"] for point in pair)
         places = [[point[key] for point in pair] for key in ("gpus", "of_baseline")]
@@ -48,7 +49,7 @@ def _curve(panel, mode, points, color):
         panel.plot(
             point["gpus"],
             point["of_baseline"],
-            "o",
+            marker,
             color=color,
             markerfacecolor=fill,
             markersize=4,

@@ -1,4 +1,4 @@
-"""docs/benchmarks/: the page's tables and the plots show the figures of measured.json."""
+"""docs/benchmarks/: the pages' tables and the plots show the figures of measured.json."""
 
 import json
 import re
@@ -42,7 +42,15 @@ def test_shares_are_those_of_the_page_about_products():
             assert re.search(rf"\| {key} \| [\d,]+ \| {row[key]:.3f} \|", page), row["weights"]
 
 
-@pytest.mark.parametrize("plot", ["speed.svg", "optimizer.svg", "peak_memory.svg"])
+def test_links_are_those_of_the_page_about_networks():
+    """In the same order: link, weights, gradients, tokens/s, and both shares."""
+    rows = [row for row in pages.tables(ROOT / "docs" / "network.md") if len(row) == 6]
+    shown = [figures(cell.replace(",", "") for cell in row[3:]) for row in rows if "," in row[3]]
+    keys = ("tokens_per_s", "of_bf16", "of_bf16_in_bf16")
+    assert shown == [[row[key] for key in keys] for row in MEASURED["network"]]
+
+
+@pytest.mark.parametrize("plot", ["speed.svg", "optimizer.svg", "peak_memory.svg", "network.svg"])
 def test_plots_are_of_these_figures(plot, drawn):
     words = [
         re.findall(r"<text[^>]*>([^<]*)</text>", (f / plot).read_text()) for f in (drawn, FOLDER)

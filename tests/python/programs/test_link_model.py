@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-BENCH = Path(__file__).parents[3] / "tests" / "bench"
+TREE = Path(__file__).parents[3]
+BENCH = TREE / "tests" / "bench"
 ROW = {
     "mode": "bf16", "ranks": 2, "layers": 3, "width": 1024, "vocabulary": 4096, "seq": 512,
     "batch": 2, "link": "fast", "gradient_format": "mxfp8_e5m2", "optimizer_ms": 5.0,
@@ -52,6 +53,50 @@ def test_nodes(model):
     assert link.ms(8e6) == pytest.approx(0.5 + 15 / 16)
     assert link.ms(8e6, all_to_all=True) == pytest.approx(0.5 + 8 * 8 / 16)
     assert model.Link(1, ranks=8, node=8).ms(8e6) == 0
+    slower = model.Link(1, ranks=16, node=8, all_to_all_gb_per_s=0.5)
+    assert slower.ms(8e6) == pytest.approx(15 / 16)
+    assert slower.ms(8e6, all_to_all=True) == pytest.approx(8 * 8 / 16 / 0.5)
+
+
+def checked(model, slow, modes):
+    rows = [ROW | {"mode": mode, "link": "host"} for mode in modes]
+    times = {model.key(row): 60 for row in rows}
+    rows = [row | {"ms": model.step_ms(row, 60, slow)} for row in rows]
+    return model.check(rows, times, slow.hop_ms)
+
+
+def test_two_speeds_of_a_link(model):
+    """Rows of both kinds tell them; then predictions take their share, of the nearest link."""
+    found = checked(model, model.Link(5, 2, 0.02, all_to_all_gb_per_s=3), MODES)
+    for row in found:
+        assert row["gb_per_s"] == pytest.approx(5, rel=0.005)
+        assert row["all_to_all_gb_per_s"] == pytest.approx(3, rel=0.005)
+        assert row["ratio"] == pytest.approx(1, rel=0.005)
+    other = found[0] | {"gb_per_s": 50, "all_to_all_gb_per_s": 45}
+    assert model.all_to_all_share(8, [other, *found]) == pytest.approx(0.6, rel=0.01)
+    assert model.all_to_all_share(40, [other, *found]) == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("modes", [["bf16", "bf16+b"], ["bf16+r"]])
+def test_one_speed_of_a_link(model, modes):
+    found = checked(model, model.Link(5, 2, 0.02), modes)
+    assert all(row["gb_per_s"] == pytest.approx(5, rel=0.005) for row in found)
+    assert all(row["all_to_all_gb_per_s"] is None for row in found)
+    assert model.all_to_all_share(8, found) == 1
+
+
+def test_measured_links(model):
+    """The model is within 10 % of the steps that docs/network.md shows."""
+    text = (TREE / "docs" / "benchmarks" / "measured.json").read_text(encoding="utf-8")
+    shape = {"layers": 6, "width": 4096, "vocabulary": 32000, "seq": 4096}
+    about = ROW | shape | {"gradient_format": "mxfp8_e4m3"}
+    rows = [about | row for row in json.loads(text)["network"]]
+    fast = [row for row in rows if row["link"] == "fast"]
+    link = model.Link(300, 2, 0.02)
+    times = {model.key(row): model.compute_ms(row, link) for row in fast}
+    found = model.check([row for row in rows if row["link"] != "fast"], times, 0.02)
+    assert len(found) == 11
+    assert all(0.9 < row["ratio"] < 1.1 for row in found)
 
 
 def test_program(model, tmp_path, monkeypatch, capsys):
