@@ -12,7 +12,7 @@ struct State {
       "Eight bits of a signed square root or of a fourth root, under one fp32 scale for each 128 "
       "of them.";
   static constexpr const char* kReference =
-      "docs/numerics.md, State formats; why it: docs/optimizer.md";
+      "docs/numerics.md, State formats; why it: docs/optimizers.md";
   static constexpr int kBlock = 128;
   static constexpr int kRoots[] = {2, 4};
   using Signed = RootCode<kRoots[0], true>;

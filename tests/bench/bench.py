@@ -71,24 +71,6 @@ def parameters(shapes, device, dtype=torch.float32, format=None):
     return list(module.parameters())
 
 
-def compare_with_torch(formats) -> None:
-    """The fused step with its quantized weights against torch's fused AdamW, which writes none."""
-    shapes = LAYER * LAYERS
-    plain = parameters(shapes, "cuda")
-    reference = torch.optim.AdamW(plain, fused=True, **CONSTANTS)
-    alone = median_milliseconds(reference.step)
-    print(f"{'torch fused AdamW, fp32 gradients':42s} {alone:9.3f} ms")
-    del plain, reference
-    for name in formats:
-        optimizer = nc.FusedAdam(parameters(shapes, "cuda", torch.bfloat16, name), lr=1e-6)
-        milliseconds = median_milliseconds(optimizer.step)
-        ratio = milliseconds / alone
-        label = f"{name}: FusedAdam.step, both usages"
-        print(f"{label:42s} {milliseconds:9.3f} ms, {ratio:.2f} of torch's")
-        del optimizer
-        torch.cuda.empty_cache()
-
-
 def price_of(optimizer_of, format, shapes, device, milliseconds_of) -> float:
     """Of float32 weights, plain if the format is None: the milliseconds of an optimizer's step and
     of the casts that the next product makes.
@@ -165,7 +147,6 @@ def main() -> None:
             subprocess.run([folder / program, *formats], check=True)
     host_time.print_steps(formats, "cpu")
     if torch.cuda.is_available():
-        compare_with_torch(formats)
         compare_optimizers(formats)
         compare_reductions(formats)
         host_time.print_steps(formats, "cuda")

@@ -217,6 +217,7 @@ def test_learning_rate(programs, step, rate):
     [
         ("train_step", "fp16", "'fp16' is not a mode"),
         ("learning", "scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
+        ("learning", "bf16+s+m", "'bf16+s+m': +s is of AdamW's moments, and +m has none"),
         ("learning", "nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
     ],
 )
@@ -225,6 +226,27 @@ def test_a_mode_that_a_program_has_not(programs, monkeypatch, capsys, program, m
     with pytest.raises(SystemExit) as ended:
         programs(program).options()
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
+
+
+def test_optimizers(tmp_path):
+    """torch's first, then each rule with each state that it takes."""
+    picture = tmp_path / "picture.png"
+    small = "--formats", "mxfp8_e4m3", "--millions", 0.01, "--rounds", 1, "--plot", picture
+    _, rows = bench("optimizers.py", *small, json_file=tmp_path / "rows")
+    own = [row for row in rows if row["optimizer"].startswith("nc.")]
+    assert rows[0]["optimizer"] == "torch.optim.AdamW" and rows[0]["bytes"] == 28
+    assert [row["state"] for row in own][:3] == ["float32", "bfloat16", "int8_root"]
+    assert [row["bytes"] for row in own] == [28.0625, 20.0625, 16.1875, *[20.0625, 16.0625] * 2]
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_muon(tmp_path, ranks):
+    small = "--layers", 1, "--width", 128, "--vocabulary", 64, "--rounds", 1, "--ranks", ranks
+    _, rows = bench("muon.py", *small, json_file=tmp_path / "rows")
+    torchs = ["torch.optim.Muon"] * (ranks == 1)
+    assert [row["optimizer"] for row in rows] == ["nc.optim.AdamW", "nc.optim.Muon", *torchs]
+    assert rows[1]["products_ms"] > 0 and rows[1]["of_matmul"] > 0
 
 
 def test_export(tmp_path):
