@@ -2,10 +2,9 @@
 orthogonalization. The optimizer is narrowcast.optim.Muon.
 
     matrices.py       what of a parameter is orthogonalized: parts of rows, slices; the scale
-    momentum.py       a momentum and its step
     newton_schulz.py  the iteration
     exchange.py       row shards become whole matrices, each on one rank, and row shards again
-    directions.py     all of it, for the parameters of a step
+    directions.py     momenta and their step, and all of it for the parameters of a step
 """
 
 from narrowcast.muon.directions import Directions

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import torch
 
-from narrowcast.muon import momentum
 from narrowcast.muon.exchange import Exchange
 from narrowcast.muon.matrices import Matrix
 from narrowcast.tensor import dtensors
@@ -34,12 +34,12 @@ class Directions:
         for one in self._whole:
             local = dtensors.local_of(one.entry.parameter)
             ahead = torch.empty(local.shape, dtype=torch.bfloat16, device=local.device)
-            momentum.advance([one], [ahead], grad_scale)
+            advance([one], [ahead], grad_scale)
             found[one.entry.parameter] = one.orthogonalize(ahead), one.factor
         for matrices, exchange in self._cut:
 
             def fill(tasks, out, matrices=matrices):
-                _advance([matrices[task] for task in tasks], out, grad_scale)
+                advance([matrices[task] for task in tasks], out, grad_scale)
 
             for one, made in zip(matrices, exchange.run(fill), strict=True):
                 local = dtensors.local_of(one.entry.parameter)
@@ -47,14 +47,29 @@ class Directions:
         return found
 
 
-def _advance(matrices: list[Matrix], out: list[torch.Tensor], grad_scale: float) -> None:
-    """momentum.advance() of matrices in several option groups."""
-    places: dict[int, list[int]] = defaultdict(list)
-    for place, one in enumerate(matrices):
-        places[one.entry.group].append(place)
-    for some in places.values():
-        every = ([each[place] for place in some] for each in (matrices, out))
-        momentum.advance(*every, grad_scale)
+def advance(matrices: Sequence[Matrix], out: Sequence[torch.Tensor], grad_scale: float) -> None:
+    """Moves momenta of matrices on one device by their gradients, which are divided by
+    `grad_scale`, and writes what is to be orthogonalized to `out`: bfloat16, of the shapes of local
+    parts. Arithmetic is torch.optim.Muon's, in float32.
+    """
+    of_groups: dict[int, list[tuple[Matrix, torch.Tensor]]] = defaultdict(list)
+    for pair in zip(matrices, out, strict=True):
+        of_groups[pair[0].entry.group].append(pair)
+    for pairs in of_groups.values():
+        some, ahead = (list(each) for each in zip(*pairs, strict=True))
+        options = some[0].group
+        momenta = [dtensors.local_of(one.entry.state["momentum_buffer"]) for one in some]
+        means = [torch.empty_like(one, dtype=torch.float32) for one in momenta]
+        torch._foreach_copy_(means, [dtensors.local_of(one.entry.parameter.grad) for one in some])
+        if grad_scale != 1:
+            torch._foreach_mul_(means, 1 / grad_scale)
+        wide = [one.to(torch.float32) for one in momenta]  # float32 ones are the momenta themselves
+        torch._foreach_lerp_(wide, means, 1 - options["momentum"])
+        if momenta[0].dtype != torch.float32:
+            torch._foreach_copy_(momenta, wide)
+        if options["nesterov"]:
+            torch._foreach_lerp_(means, wide, options["momentum"])
+        torch._foreach_copy_(ahead, means if options["nesterov"] else wide)
 
 
 def _device_of(parameter: torch.Tensor) -> torch.device:
