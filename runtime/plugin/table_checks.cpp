@@ -130,13 +130,23 @@ void check_products(Checks& checks, const nc_products& products) {
   }
 }
 
+// Beside them an optimizer's state has entries that every rule has.
+void check_state_names(Checks& checks, const std::string& what, const char* const* names) {
+  checks.there(what, names);
+  for (; checks.fault.empty() && *names != nullptr; ++names) {
+    const std::string_view name = *names;
+    checks.require(name != "step" && name != "master" && name != "history", what, quoted(name),
+                   "another name, because every rule's state has a step, a master and a history");
+  }
+}
+
 void check_rules(Checks& checks, const nc_plugin& table) {
   checks.there("update_rules", table.update_rules);
   checks.number("update_rule_count", table.update_rule_count, 1, 1 << 10);
   for (int64_t i = 0; checks.fault.empty() && i < table.update_rule_count; ++i) {
     const std::string rule = indexed("update_rules", static_cast<int>(i));
     checks.there(rule + ".name", table.update_rules[i].name);
-    checks.there(rule + ".states", table.update_rules[i].states);
+    check_state_names(checks, rule + ".states", table.update_rules[i].states);
     checks.there(rule + ".options", table.update_rules[i].options);
     checks.there(rule + ".at_step", table.update_rules[i].at_step);
   }

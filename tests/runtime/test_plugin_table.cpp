@@ -170,8 +170,13 @@ TEST_CASE("strings and functions that are not there, or not needed") {
 TEST_CASE("a library of plain parameters has kernels of its rules, and nothing else") {
   CHECK(table_fault(plain_plugin()) == "");
   CHECK(format_of(plain_plugin()) == "");
+  static constexpr const char* kTaken[] = {"momentum", "master", nullptr};
+  static nc_update_rule rule = *plain_plugin().update_rules;
+  rule.states = kTaken;
   check(plain_plugin(),
-        {{"cpu.tile_columns of its table is 0,", [](Table& t) { t.cpu.tile_columns = 0; }},
+        {{"update_rules[0].states of its table is 'master', not another name, because",
+          [](Table& t) { t.plugin.update_rules = &rule; }},
+         {"cpu.tile_columns of its table is 0,", [](Table& t) { t.cpu.tile_columns = 0; }},
          {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},
          {"update_rules of its table is NULL", [](Table& t) { t.plugin.update_rules = nullptr; }},
          {"route of its table is NULL", [](Table& t) { t.format.name = "x"; }}});

@@ -1,5 +1,6 @@
 """narrowcast build --rule: what it makes, how that is loaded, and what is refused."""
 
+import os
 import shutil
 import sys
 
@@ -96,6 +97,14 @@ def test_build_and_load(spec, tmp_path, capsys):
         assert f"copy.so' brings the rule '{RULE_NAME}' for {of}" in reason
         assert f"which '{file}' has already brought" in reason
 
+    # An older header's plugin of another format would take another step.
+    os.utime(header, (2e9, 2e9))
+    built("--rule", header, "-o", rules)
+    assert f"removed {mine}, because {header} has changed" in capsys.readouterr().out
+    assert [path.name for path in rules.glob("*.so")] == [f"{RULE_NAME}.so"]
+    os.utime(header)
+    built("--rule", header, spec, "-o", rules)
+
     other = tmp_path / "other"
     built("--rule", write_rule(other, text=RULE.replace('"beta"', '"b"')), "-o", other)
     reason = printed(LOAD, mine, other)[1]
@@ -131,6 +140,8 @@ def test_what_is_refused_at_once(tmp_path, capsys, format):
     error = error_of(capsys, "--rule", header, f"{format}x", *output)
     assert f"{format}x: no format of this name comes with narrowcast; did you mean" in error
     assert f"named by its spec, {format}x.toml" in error
+    assert f"did you mean {format}" in error_of(capsys, "--rule", header, format[:-1], *output)
+    assert f"{header}: the header of a rule stands after" in error_of(capsys, header, *output)
     error = error_of(capsys, "--rule", header, "int8_root", *output)
     assert "int8_root: a state format, whose code is in every plugin" in error
     error = error_of(capsys, "--rule", header, tmp_path / f"{format}.toml", *output)

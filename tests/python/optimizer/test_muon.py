@@ -133,7 +133,6 @@ def test_all_else_is_adamws():
     is_own = lambda name, p: p.dim() == 2 and "embedding" not in name  # noqa: E731
     optimizer = nc.optim.Muon(model.named_parameters(), lr=0.02, filter=is_own, adamw=adamw)
     assert [g["algorithm"] for g in optimizer.param_groups] == ["muon", "adamw"]
-    assert "ns_steps" not in optimizer.param_groups[1]
     names = [name for name, _ in other.named_parameters() if name != "up.weight"]
     rest = [other.get_parameter(name) for name in names]
     beside = nc.optim.AdamW(rest, **adamw), nc.optim.Muon([other["up"].weight], lr=0.02)
@@ -149,7 +148,7 @@ def test_all_else_is_adamws():
 def test_groups_say_whose_they_are():
     a, b, c = weights()
     groups = [{"params": [a], "lr": 0.5}, {"params": [b, c], "algorithm": "adamw", "lr": 0.25}]
-    optimizer = nc.optim.Muon(groups, filter=lambda *_: True)
+    optimizer = nc.optim.Muon(groups)
     facts = [(g["algorithm"], g["lr"]) for g in optimizer.param_groups]
     assert facts == [("muon", 0.5), ("adamw", 0.25)]
     optimizer.add_param_group({"params": weights([(8,), (8, 8)], seed=1), "algorithm": "adamw"})
@@ -163,8 +162,8 @@ def test_a_split_is_several_matrices():
     parts = weights([(64, 32), (16, 32), (16, 32)])
     twice = nn.Parameter(torch.randn(64, 32))
     halves = [nn.Parameter(one.clone()) for one in twice.detach().chunk(2)]
-    split = lambda name, p: [64, 16, 16] if len(p) == 96 else 2  # noqa: E731
-    optimizer = nc.optim.Muon([whole, twice], lr=0.02, split=split)
+    split = lambda name, p: [64, 16, 16] if name == "qkv" else 2  # noqa: E731
+    optimizer = nc.optim.Muon([("qkv", whole), ("heads", twice)], lr=0.02, split=split)
     beside = nc.optim.Muon([*parts, *halves], lr=0.02)
     for step in range(3):
         train([[*parts, *halves]], beside, steps=1, seed=step)
@@ -179,7 +178,8 @@ def test_a_split_is_several_matrices():
 def test_experts_are_batches():
     experts = nn.Parameter(torch.randn(3, 32, 16))
     alone = [nn.Parameter(one.clone()) for one in experts.detach()]
-    optimizer, beside = nc.optim.Muon([experts], lr=0.02), nc.optim.Muon(alone, lr=0.02)
+    group = {"params": [experts], "algorithm": "muon"}
+    optimizer, beside = nc.optim.Muon([group], lr=0.02), nc.optim.Muon(alone, lr=0.02)
     for step in range(2):
         train([alone], beside, steps=1, seed=step)
         experts.grad = torch.stack([one.grad for one in alone])
@@ -241,8 +241,8 @@ def test_some_have_no_gradient():
 
 
 def test_copies_keep_filter_and_split():
-    model = nn.Linear(32, 64)
-    optimizer = nc.optim.Muon(model.parameters(), split=lambda *_: 2, adamw={"lr": 0.5})
+    model, options = nn.Linear(32, 64), {"split": lambda *_: 2, "adamw": {"lr": 0.5}}
+    optimizer = nc.optim.Muon(model.named_parameters(), **options)
     train([[*model.parameters()]], optimizer, steps=1)
     other, copied = copy.deepcopy((model, optimizer))
     every = [*model.parameters()], [*other.parameters()]
@@ -268,17 +268,61 @@ ERRORS = [
 @pytest.mark.parametrize(("options", "error", "text"), ERRORS)
 def test_options_that_make_no_sense(options, error, text):
     with pytest.raises(error, match=text):
-        nc.optim.Muon(nn.Linear(32, 64).parameters(), **options)
+        nc.optim.Muon(nn.Linear(32, 64).named_parameters(), **options)
 
 
 @pytest.mark.parametrize("given", [3, [32, 31], [64, 0], [32.5, "x"], 0])
 def test_a_split_that_does_not_fit(given):
     model = nn.Linear(32, 64)
-    optimizer = nc.optim.Muon(model.parameters(), split=lambda *_: given)
+    optimizer = nc.optim.Muon(model.named_parameters(), split=lambda *_: given)
     before = copy.deepcopy([*model.parameters()])
-    with pytest.raises(ValueError, match=r"split= gives .*64 rows"):
-        train([[*model.parameters()]], optimizer, steps=1)
+    for _ in range(2):  # the second does not go on with what the first has left
+        with pytest.raises(ValueError, match=r"split= gives .*64 rows"):
+            train([[*model.parameters()]], optimizer, steps=1)
     assert all(map(same, model.parameters(), before))
+
+
+def test_names_that_a_filter_needs():
+    """A name that is none would pass for one that is not the embedding's."""
+    model = model_of()
+    nc.convert(model, nc.formats()[0], filter=lambda name, _: name == "up")
+    for options in ({"filter": lambda name, p: "embedding" not in name}, {"split": lambda *_: 2}):
+        with pytest.raises(ValueError, match=r"shape \(16, 32\) has none: give model.named_para"):
+            nc.optim.Muon(model.parameters(), **options)
+
+
+def test_options_of_groups_that_are_parted():
+    """A group of AdamW's parameters alone keeps its options, and what is not an option stays."""
+    a, b, c = weights([(32, 16), (16,), (16,)])
+    both = {"params": [a, b], "name": "both", "betas": (0.5, 0.6), "seed": 3}
+    alone = {"params": [c], "lr": 0.25, "weight_decay": 0.0, "initial_lr": 0.25}
+    groups = nc.optim.Muon([both, alone], lr=0.02).param_groups
+    assert [group["algorithm"] for group in groups] == ["muon", "adamw", "adamw"]
+    assert [group["name"] for group in groups[:2]] == ["both", "both"]
+    assert groups[1]["betas"] == (0.5, 0.6) and [g["seed"] for g in groups] == [3, 3, 0]
+    assert groups[2]["lr"] == groups[2]["initial_lr"] == 0.25 and groups[2]["weight_decay"] == 0
+    with pytest.raises(ValueError, match=r"a group has lr, and parameters of Muon and of AdamW"):
+        nc.optim.Muon([{**both, "lr": 0.5}])
+
+
+def test_a_group_that_cannot_be_added_adds_nothing():
+    a, b, c = weights([(32, 16), (16,), (16, 16)])
+    optimizer = nc.optim.Muon([a, b])
+    for more in ([c, b], [c, "x"]):
+        with pytest.raises((ValueError, TypeError)):
+            optimizer.add_param_group({"params": more})
+        assert len(optimizer.param_groups) == 2
+
+
+def test_options_change_between_steps():
+    own, theirs = weights(), weights()
+    optimizers = nc.optim.Muon(own), torch.optim.Muon(theirs)
+    train([own, theirs], *optimizers, steps=1)
+    for group in (one.param_groups[0] for one in optimizers):
+        group.update(adjust_lr_fn="match_rms_adamw", momentum=0.5, lr=0.1, ns_steps=2)
+    train([own, theirs], *optimizers, steps=1)
+    for p, w in zip(own, theirs, strict=True):
+        torch.testing.assert_close(p, w, rtol=1e-5, atol=1e-6)
 
 
 def test_an_unknown_algorithm():
@@ -290,6 +334,6 @@ def test_flat_shards_are_refused():
     model = nn.ModuleList([nn.Linear(128, 128, bias=False)])
     weights = [nc.convert(model, nc.formats()[0])[0].weight]
     masters = [nn.Parameter(value_of(one).flatten().clone()) for one in weights]
-    optimizer = nc.optim.Muon(masters, filter=lambda *_: False)
+    optimizer = nc.optim.Muon([{"params": masters, "algorithm": "adamw"}])
     with pytest.raises(NotImplementedError, match="Muon updates whole matrices"):
         nc.flat.fuse(optimizer, weights, masters, [0])

@@ -65,6 +65,8 @@ def build(
                plain parameters, and <output>/NAME.<format>.so are made, in the formats' place
     """
     start = time.monotonic()
+    if headers := [one for one in specs if one.endswith(".hpp")]:
+        raise BuildError(f"{headers[0]}: the header of a rule stands after --rule")
     if not specs and not rules:
         raise BuildError("nothing is named to build: a spec, or the header of a rule after --rule")
     for header in rules:
@@ -88,6 +90,8 @@ def build(
     for name in formats:
         pages.write(output / "generated" / name)
         print(f"{name}: generated {output / 'generated' / name}")
+    for rule in rules:
+        _remove_older(output, rule, formats)
     for rule in rules or [None]:
         project = _Project(output.resolve(), rule)
         project.configure(gpu, baseline)
@@ -126,7 +130,9 @@ def _spec_of(name: str) -> str:
         return str(spec)
     if (_SPECS / "states" / spec.name).exists():
         raise BuildError(f"{name}: a state format, whose code is in every plugin: leave it out")
-    near = difflib.get_close_matches(name, [path.stem for path in _SPECS.glob("*.toml")])
+    every = [path.stem for path in _SPECS.glob("*.toml")]
+    near = [one for one in every if one.startswith(name)]
+    near = sorted(near) or difflib.get_close_matches(name, every)
     hint = f"; did you mean {' or '.join(near)}?" if near else "."
     raise BuildError(
         f"{name}: no format of this name comes with narrowcast{hint} A format of your own is named "
@@ -148,6 +154,19 @@ def _check_rule(header: Path) -> None:
             f"{header.stem}: a rule of this name comes with narrowcast. Give yours another: kName, "
             "the namespace and the file's name"
         )
+
+
+def _remove_older(output: Path, header: Path, formats: Sequence[str]) -> None:
+    """Removes plugins of other formats that an older header was compiled to: the step of one rule
+    would be another in each.
+    """
+    for file in sorted(output.glob(f"{header.stem}.*.so")):
+        is_made = file.name in {f"{header.stem}.{name}.so" for name in formats}
+        if not is_made and file.stat().st_mtime < header.stat().st_mtime:
+            file.unlink()
+            print(
+                f"{file.stem}: removed {file}, because {header} has changed since. Name its format"
+            )
 
 
 def _generate(*arguments: str | Path) -> bool:

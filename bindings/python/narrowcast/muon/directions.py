@@ -11,6 +11,8 @@ from narrowcast.muon.exchange import Exchange
 from narrowcast.muon.matrices import Matrix
 from narrowcast.tensor import dtensors
 
+_BATCH = 1 << 26  # elements: 256 MiB of temporary float32
+
 
 class Directions:
     """Of some matrices that have gradients. Whole ones are orthogonalized here, and of those that
@@ -31,19 +33,18 @@ class Directions:
         factor. Collective where matrices are cut.
         """
         found = {}
-        for one in self._whole:
-            local = dtensors.local_of(one.entry.parameter)
-            ahead = torch.empty(local.shape, dtype=torch.bfloat16, device=local.device)
-            advance([one], [ahead], grad_scale)
-            found[one.entry.parameter] = one.orthogonalize(ahead), one.factor
+        for some in _batches(self._whole):
+            ahead = [_empty(one.entry.parameter) for one in some]
+            advance(some, ahead, grad_scale)
+            for one, whole in zip(some, ahead, strict=True):
+                found[one.entry.parameter] = one.orthogonalize(whole).to(one.device), one.factor
         for matrices, exchange in self._cut:
 
             def fill(tasks, out, matrices=matrices):
                 advance([matrices[task] for task in tasks], out, grad_scale)
 
             for one, made in zip(matrices, exchange.run(fill), strict=True):
-                local = dtensors.local_of(one.entry.parameter)
-                found[one.entry.parameter] = made.to(local.device), one.factor
+                found[one.entry.parameter] = made, one.factor
         return found
 
 
@@ -72,7 +73,27 @@ def advance(matrices: Sequence[Matrix], out: Sequence[torch.Tensor], grad_scale:
         torch._foreach_copy_(ahead, means if options["nesterov"] else wide)
 
 
+def _batches(matrices: list[Matrix]) -> list[list[Matrix]]:
+    """Whole matrices whose momenta move together: on one device, of some size."""
+    made, elements = [], 0
+    for one in matrices:
+        elements += one.entry.parameter.numel()
+        if not made or made[-1][0].device != one.device or elements > _BATCH:
+            made.append([])
+            elements = one.entry.parameter.numel()
+        made[-1].append(one)
+    return made
+
+
+def _empty(parameter: torch.Tensor) -> torch.Tensor:
+    """Bfloat16, of a parameter's local shape, where it is orthogonalized."""
+    shape = dtensors.local_of(parameter).shape
+    return torch.empty(shape, dtype=torch.bfloat16, device=_device_of(parameter))
+
+
 def _device_of(parameter: torch.Tensor) -> torch.device:
-    """Where ranks exchange parts of it, also where those are offloaded to the CPU."""
+    """Where ranks compute with it, also where it is offloaded to the CPU."""
+    if not isinstance(parameter, dtensors.DTensor):
+        return parameter.device
     kind = parameter.device_mesh.device_type
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)

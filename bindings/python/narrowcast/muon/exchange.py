@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -10,7 +12,8 @@ import torch.distributed as dist
 
 from narrowcast.muon.matrices import Matrix
 
-# Of what all ranks together send at once: enough for a network's speed, and little beside a model.
+# All ranks together send so many bytes at once. That is enough for a network's speed, and little
+# beside a model.
 BUCKET_BYTES = 256 << 20
 
 
@@ -24,9 +27,9 @@ def deal(costs: Sequence[float], ranks: int) -> list[list[int]]:
     return queues
 
 
-def buckets(queues: list[list[int]], sizes: Sequence[int], limit: int) -> list[list[list[int]]]:
-    """The queues, cut so that each bucket has some tasks of every rank that has any left, and their
-    sizes are no more than `limit` in all, if one of each rank is not.
+def cut(queues: list[list[int]], sizes: Sequence[int], limit: int) -> list[list[list[int]]]:
+    """The queues in buckets, each with tasks of every rank that has any left, whose sizes are at
+    most `limit` in all. A bucket with one task of each rank may be larger.
     """
     made, size = [], limit
     for depth in range(max(map(len, queues))):
@@ -38,6 +41,27 @@ def buckets(queues: list[list[int]], sizes: Sequence[int], limit: int) -> list[l
         size += of_layer
         made[-1] = [tasks + more for tasks, more in zip(made[-1], layer, strict=True)]
     return made
+
+
+class Piece(NamedTuple):
+    """A rank's rows of a matrix."""
+
+    task: int  # the matrix's number
+    rows: int
+    columns: int
+
+
+class Bucket:
+    """Matrices that travel together. `outer`: this rank's rows of all of them, by their owners;
+    `inner`: every rank's rows of this rank's `own` ones. Sizes are bytes, of each other rank.
+    """
+
+    def __init__(self, tasks: list[list[int]], matrices: list[Matrix], rank: int):
+        self.own = tasks[rank]
+        outer = [[_piece(matrices, task, rank) for task in some] for some in tasks]
+        inner = [[_piece(matrices, task, one) for task in self.own] for one in range(len(tasks))]
+        self.outer, self.inner = ([*chain.from_iterable(each)] for each in (outer, inner))
+        self.outer_sizes, self.inner_sizes = ([*map(_bytes, each)] for each in (outer, inner))
 
 
 class Transfer(NamedTuple):
@@ -59,86 +83,79 @@ class Exchange:
 
     def __init__(self, group: dist.ProcessGroup, device: torch.device, matrices: list[Matrix]):
         self._group, self._device, self._matrices = group, device, matrices
-        self._rank = group.rank()
         queues = deal([one.cost for one in matrices], group.size())
         sizes = [2 * one.rows * one.columns for one in matrices]
-        self._buckets = buckets(queues, sizes, BUCKET_BYTES)
+        every = cut(queues, sizes, BUCKET_BYTES)
+        self._buckets = [Bucket(tasks, matrices, group.rank()) for tasks in every]
 
     def run(self, fill: Callable[[list[int], list[torch.Tensor]], None]) -> list[torch.Tensor]:
-        """This rank's rows of every result, in the order of the matrices. `fill` writes its rows of
-        some matrices, by their numbers, to bfloat16 tensors.
+        """This rank's rows of every result, in the order of the matrices, where the parameters are.
+        `fill` writes its rows of some matrices, by their numbers, to bfloat16 tensors.
         """
-        leaving = []
-        arriving = self._gather(self._buckets[0], fill)
-        for number, bucket in enumerate(self._buckets):
-            gathered = arriving.wait()
-            if number + 1 < len(self._buckets):
-                arriving = self._gather(self._buckets[number + 1], fill)
-            leaving.append(self._scatter(bucket, gathered))
         found: dict[int, torch.Tensor] = {}
-        for bucket, transfer in zip(self._buckets, leaving, strict=True):
-            every = [(task, self._rank) for tasks in bucket for task in tasks]
-            found.update(zip(_tasks(every), self._views(transfer.wait(), every), strict=True))
+        leaving: deque[tuple[Bucket, Transfer]] = deque()
+
+        def land():
+            bucket, transfer = leaving.popleft()
+            for piece, rows in zip(
+                bucket.outer, _views(transfer.wait(), bucket.outer), strict=True
+            ):
+                found[piece.task] = rows.to(self._matrices[piece.task].device)
+
+        coming = iter(self._buckets[1:])
+        arriving = self._gather(self._buckets[0], fill)
+        for bucket in self._buckets:
+            gathered, following = arriving.wait(), next(coming, None)
+            arriving = None if following is None else self._gather(following, fill)
+            leaving.append((bucket, self._scatter(bucket, gathered)))
+            if len(leaving) > 2:  # the first was back before this bucket was gathered
+                land()
+        while leaving:
+            land()
         return [found[task] for task in range(len(self._matrices))]
 
-    def _gather(self, bucket, fill) -> Transfer:
-        every = [(task, self._rank) for tasks in bucket for task in tasks]
-        own = [(task, rank) for rank in range(len(bucket)) for task in bucket[self._rank]]
-        sent = self._empty(every)
-        fill(_tasks(every), self._views(sent, every))
-        return self._send(sent, self._sizes(bucket), self._empty(own), self._own_sizes(bucket))
+    def _gather(self, bucket: Bucket, fill) -> Transfer:
+        sent = self._empty(bucket.outer)
+        fill([piece.task for piece in bucket.outer], _views(sent, bucket.outer))
+        return self._send(sent, bucket.outer_sizes, bucket.inner, bucket.inner_sizes)
 
-    def _scatter(self, bucket, gathered: torch.Tensor) -> Transfer:
+    def _scatter(self, bucket: Bucket, gathered: torch.Tensor) -> Transfer:
         """Orthogonalizes this rank's matrices of a bucket and sends every rank its rows."""
-        own = bucket[self._rank]
-        pieces = [(task, rank) for rank in range(len(bucket)) for task in own]
+        views, own = _views(gathered, bucket.inner), bucket.own
         if len(own) == 1:  # whose rows came in their order
             matrix = self._matrices[own[0]]
-            made = matrix.orthogonalize(gathered.view(matrix.rows, matrix.columns)).view(-1)
+            whole = gathered.view(matrix.rows, matrix.columns)
+            gathered = matrix.orthogonalize(whole).view(-1)
         else:
-            made = gathered
-            views = self._views(made, pieces)
             for place, task in enumerate(own):
-                rows = views[place :: len(own)]
-                matrix = self._matrices[task]
+                rows, matrix = views[place :: len(own)], self._matrices[task]
                 result = matrix.orthogonalize(torch.cat(rows))
                 torch._foreach_copy_([*rows], [*result.split(matrix.shares)])
-        every = [(task, self._rank) for tasks in bucket for task in tasks]
-        return self._send(made, self._own_sizes(bucket), self._empty(every), self._sizes(bucket))
+        return self._send(gathered, bucket.inner_sizes, bucket.outer, bucket.outer_sizes)
 
-    def _send(self, sent, sizes, received, received_sizes) -> Transfer:
+    def _send(self, sent, sizes, pieces, received_sizes) -> Transfer:
+        received = self._empty(pieces)
         as_bytes = [one.view(torch.uint8) for one in (received, sent)]  # which gloo sends, too
         work = dist.all_to_all_single(
             *as_bytes, received_sizes, sizes, group=self._group, async_op=True
         )
         return Transfer(received, work)
 
-    def _elements(self, task: int, rank: int) -> int:
-        matrix = self._matrices[task]
-        return matrix.shares[rank] * matrix.columns
-
-    def _sizes(self, bucket) -> list[int]:
-        """Bytes of this rank's rows of each rank's matrices."""
-        return [2 * sum(self._elements(task, self._rank) for task in tasks) for tasks in bucket]
-
-    def _own_sizes(self, bucket) -> list[int]:
-        """Bytes of each rank's rows of this rank's matrices."""
-        own = bucket[self._rank]
-        ranks = range(len(bucket))
-        return [2 * sum(self._elements(task, rank) for task in own) for rank in ranks]
-
-    def _empty(self, pieces) -> torch.Tensor:
-        count = sum(self._elements(*piece) for piece in pieces)
+    def _empty(self, pieces: list[Piece]) -> torch.Tensor:
+        count = _bytes(pieces) // 2
         return torch.empty(count, dtype=torch.bfloat16, device=self._device)
 
-    def _views(self, flat: torch.Tensor, pieces) -> list[torch.Tensor]:
-        """The rows that lie one after another in a run of elements."""
-        rows = flat.split([self._elements(*piece) for piece in pieces]) if pieces else ()
-        return [
-            one.view(-1, self._matrices[task].columns)
-            for one, (task, _) in zip(rows, pieces, strict=True)
-        ]
+
+def _piece(matrices: list[Matrix], task: int, rank: int) -> Piece:
+    return Piece(task, matrices[task].shares[rank], matrices[task].columns)
 
 
-def _tasks(pieces) -> list[int]:
-    return [task for task, _ in pieces]
+def _bytes(pieces: list[Piece]) -> int:
+    """Of their elements in bfloat16."""
+    return sum(2 * piece.rows * piece.columns for piece in pieces)
+
+
+def _views(flat: torch.Tensor, pieces: list[Piece]) -> list[torch.Tensor]:
+    """The rows that lie one after another in a run of elements."""
+    runs = flat.split([piece.rows * piece.columns for piece in pieces]) if pieces else ()
+    return [run.view(-1, piece.columns) for run, piece in zip(runs, pieces, strict=True)]

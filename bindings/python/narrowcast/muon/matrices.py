@@ -26,8 +26,8 @@ class Matrix:
     entry    the parameter, with its state
     group    its options
     is_cut   whether ranks have rows of the same matrix. Then `shares` says how many each rank has
+    device   of its local part
     parts    the rows of each part of a matrix that is orthogonalized alone
-    factor   of the learning rate
     cost     of the orthogonalization, for all ranks alike
 
     NotImplementedError if a rank has neither rows of a matrix nor whole ones; ValueError if a split
@@ -39,6 +39,7 @@ class Matrix:
         parameter = entry.parameter
         *_, self.rows, self.columns = parameter.shape
         local = dtensors.local_of(parameter)
+        self.device = local.device
         self.is_cut = parameter.dim() == 2 and dtensors.is_cut(parameter)
         pieces = dtensors.parts_of(parameter)
         self.shares = [shape[0] for shape in pieces.shapes]
@@ -49,11 +50,18 @@ class Matrix:
                 f"placements {parameter.placements}. Have another rule update it (filter=)"
             )
         self.parts = _parts(split(entry.name, parameter) if split else None, self)
-        adjust = ADJUSTMENTS[group["adjust_lr_fn"] or "original"]
-        self._factors = [adjust(rows, self.columns) for rows in self.parts]
-        self.factor = max(self._factors)
         batch = 1 if parameter.dim() == 2 else parameter.shape[0]
         self.cost = batch * sum(newton_schulz.cost(rows, self.columns) for rows in self.parts)
+
+    @property
+    def factor(self) -> float:
+        """Of the learning rate: the largest of the parts'."""
+        return max(self._factors)
+
+    @property
+    def _factors(self) -> list[float]:
+        adjust = ADJUSTMENTS[self.group["adjust_lr_fn"] or "original"]
+        return [adjust(rows, self.columns) for rows in self.parts]
 
     def orthogonalize(self, momentum: torch.Tensor) -> torch.Tensor:
         """Of a whole momentum in bfloat16 [..., rows, columns], whose memory it uses: contiguous,
@@ -64,8 +72,7 @@ class Matrix:
             for one in momentum:
                 one.copy_(self.orthogonalize(one))
             return momentum
-        options = (self.group[key] for key in ("ns_coefficients", "ns_steps", "eps"))
-        options = tuple(options)
+        options = [self.group[key] for key in ("ns_coefficients", "ns_steps", "eps")]
         made = [newton_schulz.orthogonalize(one, *options) for one in momentum.split(self.parts)]
         for one, factor in zip(made, self._factors, strict=True):
             if factor != self.factor:

@@ -13,7 +13,7 @@ from narrowcast.optim.adam import Adam
 from narrowcast.optimizer import FusedOptimizer, parameters
 
 _ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
-_MUONS = ("momentum", "nesterov", "ns_coefficients", "ns_steps", "adjust_lr_fn")
+_SHARED = ("lr", "weight_decay", "eps")  # options of both, which mean another thing in each
 
 
 class Muon(FusedOptimizer):
@@ -23,27 +23,34 @@ class Muon(FusedOptimizer):
     lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn
                   as torch's
     filter        filter(name, parameter): whether Muon updates a parameter; by default each of two
-                  or three dimensions. A parameter has a name if named parameters are given, or if
-                  nc.convert has given it one, else ""
-    split         split(name, parameter): the rows of each part of a matrix that is several, as of
-                  a fused projection for queries, keys and values, or a number of equal parts; None
-                  if it is one. Each part is orthogonalized alone, and has its own adjustment
+                  dimensions. Parameters need names then: give model.named_parameters()
+    split         split(name, parameter): some parameters are several matrices one above another,
+                  such as a projection for queries, keys and values. It gives the rows of each, or
+                  how many equal ones there are, or None. Each is orthogonalized alone, and has its
+                  own adjustment. Parameters need names then
     adamw         the options of AdamW: lr, betas, eps, weight_decay; by default nc.optim.AdamW's
     state_dtype   torch.float32 or torch.bfloat16
     rounding, seed
                   narrowcast.optimizer.FusedOptimizer's, where all else is told
 
-    A parameter of three dimensions is a batch of matrices. A group that has "algorithm", "muon" or
-    "adamw", is that rule's, whatever the filter says, with its options; every other group is parted
-    in two, of which the first has the group's options and the second those of `adamw`.
+    A parameter of three dimensions [batch, rows, columns] is a batch of matrices, such as experts;
+    a filter chooses it. Rows are outputs.
+
+    A group may say "algorithm": "muon" or "adamw". Then all of it is that rule's, whatever the
+    filter says. Every other group is parted: AdamW's parameters have a group of their own, with
+    the options of `adamw`. If all of a group is AdamW's, its own options come before those. If it
+    has parameters of both, lr, weight_decay and eps in it are a ValueError.
 
     Under fully_shard momenta lie in row shards. A step sends every matrix to one rank, which
-    orthogonalizes it: an all-to-all in bfloat16 there, and one back. So step() is collective.
-    Results do not depend on the number of ranks. The iterations are bfloat16, as torch's.
+    orthogonalizes it: an all-to-all in bfloat16 there, and one back. So step() is collective, and
+    all ranks have gradients of the same matrices. Results do not depend on the number of ranks, for
+    equal gradients. The iterations are bfloat16, as torch's.
 
     NotImplementedError: matrices that are cut otherwise than in rows by one dimension of a mesh
     (column-wise, or by tensor parallelism too), and flat shards. ValueError: a parameter of another
-    number of dimensions in a group of "muon"; a split that does not fit.
+    number of dimensions in a group of "muon"; a split that does not fit; a parameter without a
+    name where filter or split asks for it. A copy of the optimizer by pickle needs functions that
+    can be pickled.
     """
 
     rule = "muon"
@@ -107,37 +114,54 @@ class Muon(FusedOptimizer):
 
     def add_param_group(self, param_group: dict) -> None:
         """Adds a group, or the two that it is parted in, without state."""
-        for one in self._parted(param_group):
-            super().add_param_group(one)
-            group = self.param_groups[-1]
-            for key in _MUONS if group["algorithm"] == "adamw" else ():
-                del group[key]
+        before = len(self.param_groups)
+        try:
+            for one in self._parted(param_group):
+                super().add_param_group(one)
+        except BaseException:
+            del self.param_groups[before:]
+            raise
 
     def _parted(self, group: dict) -> list[dict]:
-        algorithm, given = group.get("algorithm"), group["params"]
+        algorithm = group.get("algorithm")
         if algorithm not in (None, "muon", "adamw"):
             raise ValueError(f'algorithm is "muon" or "adamw", not {algorithm!r}')
         if algorithm == "adamw":
             return [{**self._adamw, **group}]
+        given = group["params"]
         if isinstance(given, torch.Tensor):
             given = [given]
-        elif isinstance(given, Iterable) and not isinstance(given, set):
-            given = [*given]
-        else:
+        if isinstance(given, set) or not isinstance(given, Iterable):
             return [{**group, "algorithm": "muon"}]  # an error of torch's
         own, others = [], []
         for one in given:
-            is_own = algorithm == "muon" or self._is_own(*_named(one))
-            (own if is_own else others).append(one)
-        groups = [{**group, "algorithm": "muon", "params": own}] if own or not others else []
-        if others:
-            kept = {key: group[key] for key in ("rounding", "seed") if key in group}
-            groups.append({**self._adamw, **kept, "algorithm": "adamw", "params": others})
-        return groups
+            is_own = self._is_own(one)  # which checks names
+            (own if is_own or algorithm == "muon" else others).append(one)
+        if not others:
+            return [{**group, "algorithm": "muon", "params": own}]
+        theirs = {**self._adamw, **group, "algorithm": "adamw", "params": others}
+        if not own:
+            return [theirs]
+        if both := [key for key in _SHARED if key in group]:
+            raise ValueError(
+                f"a group has {', '.join(both)}, and parameters of Muon and of AdamW, for which "
+                'that is another thing: make two groups, with "algorithm": "muon" and "adamw"'
+            )
+        return [{**group, "algorithm": "muon", "params": own}, theirs]
 
-    def _is_own(self, name: str, parameter: torch.Tensor) -> bool:
-        is_matrix = parameter.dim() in (2, 3)
-        return is_matrix if self._filter is None else bool(self._filter(name, parameter))
+    def _is_own(self, given) -> bool:
+        """Of a parameter, or a pair of name and parameter."""
+        is_pair = isinstance(given, tuple) and len(given) == 2
+        name, parameter = given if is_pair else (None, given)
+        if not isinstance(parameter, torch.Tensor):
+            return True  # torch says what is wrong
+        name = name or parameters.label_of(parameter)
+        if name is None and (self._filter or self._split):
+            raise ValueError(
+                f"Muon: filter= and split= look at names, and a parameter of shape "
+                f"{tuple(parameter.shape)} has none: give model.named_parameters()"
+            )
+        return bool(self._filter(name, parameter)) if self._filter else parameter.dim() == 2
 
     def __getstate__(self):
         own = {key: getattr(self, key) for key in ("_filter", "_split", "_adamw")}
@@ -145,12 +169,14 @@ class Muon(FusedOptimizer):
 
     def _rebuild(self) -> None:
         super()._rebuild()
+        snapshot, self._snapshot = self._snapshot, None  # until all is made
         self._matrices = [
             Matrix(entry, self.param_groups[entry.group], self._split)
             for entry in parameters.entries(self)
             if entry.rule == self.rule
         ]
         self._directions, self._directed = None, None
+        self._snapshot = snapshot
 
     def _take(self) -> None:
         present = [one for one in self._matrices if one.entry.parameter.grad is not None]
@@ -159,14 +185,6 @@ class Muon(FusedOptimizer):
                 self._directions, self._directed = Directions(present), present
             self._tables.replace_gradients(self._directions.compute(self._grad_scale or 1))
         super()._take()
-
-
-def _named(given) -> tuple[str, torch.Tensor]:
-    """A parameter of a group, with its name."""
-    if isinstance(given, tuple) and len(given) == 2:
-        return given
-    is_tensor = isinstance(given, torch.Tensor)  # of anything else torch says what is wrong
-    return ((parameters.label_of(given) or "") if is_tensor else ""), given
 
 
 def _check(group: dict) -> None:

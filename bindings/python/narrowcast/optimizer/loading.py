@@ -88,7 +88,8 @@ def _check(state: dict, saved: dict, name: str) -> None:
         if other is None and key not in _OPTIONAL:
             raise ValueError(
                 f"{name}: the state dict has no {key!r}, only {sorted(map(str, saved))}. It must "
-                "come from such an optimizer, with such a parameter, or from torch's of its name"
+                "come from such an optimizer, with such a parameter, or from torch's of its name. "
+                "If the optimizer has two rules (Muon), the same parameters must be each one's"
             )
         if key == "step" or other is None:
             continue
