@@ -49,26 +49,30 @@ std::span<const nc_update_rule> rules_of(const nc_plugin& table) {
   return {table.update_rules, static_cast<size_t>(table.update_rule_count)};
 }
 
+// Refuses a rule that another library has. `of`: what both update; empty if they do not.
+void check_rule(const LoadedPlugin& other, const std::string& path, const nc_update_rule& rule,
+                const std::string& of) {
+  const int64_t place = find_rule(*other.table, rule.name);
+  if (place < 0) return;
+  const std::string named = std::string("the rule '") + rule.name + "'";
+  if (!of.empty())
+    refuse(path,
+           "brings " + named + " for " + of + ", which '" + other.path + "' has already brought");
+  if (!same_rule(rule, other.table->update_rules[place]))
+    refuse(path, "was built with another version of " + named + " than '" + other.path +
+                     "': build both again from one header");
+}
+
 // Refuses what cannot stand beside a library that is loaded.
 void check_beside(const LoadedPlugin& other, const std::string& path, const nc_plugin& table) {
   const std::string_view format = format_of(table);
-  const bool is_beside = format_of(*other.table) == format;
-  const std::string of = format.empty() ? std::string("plain parameters")
-                                        : std::string("the format '").append(format).append("'");
-  if (is_beside && !same_format(table, *other.table))
+  std::string of;
+  if (format_of(*other.table) == format)
+    of = format.empty() ? "plain parameters" : "the format '" + std::string(format) + "'";
+  if (!of.empty() && !same_format(table, *other.table))
     refuse(path, "was built for another version of " + of + " than '" + other.path +
                      "': build it again with `narrowcast build`");
-  for (const nc_update_rule& rule : rules_of(table)) {
-    const int64_t place = find_rule(*other.table, rule.name);
-    if (place < 0) continue;
-    const std::string named = std::string("the rule '") + rule.name + "'";
-    if (is_beside)
-      refuse(path,
-             "brings " + named + " for " + of + ", which '" + other.path + "' has already brought");
-    if (!same_rule(rule, other.table->update_rules[place]))
-      refuse(path, "was built with another version of " + named + " than '" + other.path +
-                       "': build both again from one header");
-  }
+  for (const nc_update_rule& rule : rules_of(table)) check_rule(other, path, rule, of);
 }
 
 }  // namespace

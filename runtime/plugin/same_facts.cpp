@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -24,8 +25,14 @@ std::vector<const char*> take_texts(nc_format& format) {
   for (nc_rule& rule : format.rules) places.push_back(&rule.text);
   for (nc_product& product : format.products.product) places.push_back(&product.reason);
   std::vector<const char*> texts;
+  texts.reserve(places.size());
   for (const char** place : places) texts.push_back(std::exchange(*place, nullptr));
   return texts;
+}
+
+// The structs of the table have no holes.
+std::array<char, sizeof(nc_format)> bytes_of(const nc_format& format) {
+  return std::bit_cast<std::array<char, sizeof(nc_format)>>(format);
 }
 
 bool same_tiles(const nc_machine* one, const nc_machine* other) {
@@ -49,7 +56,7 @@ std::vector<std::string_view> listed(const char* const* names) {
 bool same_format(const nc_plugin& one, const nc_plugin& other) {
   nc_format a = *one.format, b = *other.format;
   return std::ranges::equal(take_texts(a), take_texts(b), same_text) &&
-         std::memcmp(&a, &b, sizeof(nc_format)) == 0 && same_tiles(one.cpu, other.cpu) &&
+         bytes_of(a) == bytes_of(b) && same_tiles(one.cpu, other.cpu) &&
          same_tiles(one.cuda, other.cuda);
 }
 

@@ -1,7 +1,8 @@
-"""How a GPT learns with quantized weights beside bf16's, on one device.
+"""How a GPT learns with quantized weights beside bf16's, on one device or on several ranks.
 
     python tests/bench/learning.py --json learning.jsonl
     python tests/bench/learning.py --modes bf16,nc:nvfp4,scaled:nvfp4 --seed 1 --json more.jsonl
+    python tests/bench/learning.py --ranks 2 --modes bf16,bf16+r --json narrow.jsonl
     python tests/bench/learning_report.py learning.jsonl   # the page and the curves
 
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
@@ -11,11 +12,15 @@ are bf16 in all. Everything else is the same in every mode: the first weights, t
 and their order, bf16 activations and gradients, and AdamW with float32 masters. Modes are trained
 one after another, and each one's line of JSON is written when it is done. The host waits for the
 device only where held-out text is evaluated.
+
+Several ranks share each step's windows, under FSDP2 with bf16 products, and gradients are reduced
+in float32; with +b in bfloat16, with +r in the format of --gradient-format.
 """
 
 import gc
 import hashlib
 import math
+import os
 import platform
 import statistics
 import sys
@@ -23,6 +28,7 @@ import time
 import traceback
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
 
@@ -56,7 +62,11 @@ def options():
     add("--every", type=int, help="steps between evaluations; default: 100" + small)
     add("--held-out", type=int, default=16, help="batches of held-out windows; default: 16")
     add("--compile", action="store_true", help="each block; all is eager otherwise")
-    processes.add_device_option(parser)
+    form = "of gradients in modes with +r; default: %(default)s"
+    add("--gradient-format", default="mxfp8_e4m3", metavar="FORMAT", help=form)
+    add("--gradient-rounding", default="nearest", choices=["nearest", "stochastic"], help="of them")
+    processes.add_options(parser)
+    parser.set_defaults(ranks=1)
     report.add_options(parser)
     args = parser.parse_args()
     sizes = {"steps": (2000, 20), "layers": (10, 2), "width": (1024, 128), "seq": (1024, 64)}
@@ -70,7 +80,12 @@ def options():
         args.modes = modes.selection(args.modes, None)
     except ValueError as error:
         parser.error(str(error))
+    args.world = int(os.environ.get("WORLD_SIZE", args.ranks))
+    if args.batch % args.world:
+        parser.error(f"--batch {args.batch} is not a multiple of {args.world} ranks")
     for mode in reversed(args.modes):  # a baseline that was not asked for comes first
+        if mode.gradients and args.world == 1:
+            parser.error(f"{mode}: one rank sends no gradients; see --ranks")
         if mode.eager or mode.weights == modes.TORCHAO:
             parser.error(
                 f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +s or +m, and not "
@@ -81,10 +96,12 @@ def options():
 
 class Text:
     """What all runs read: the windows of every step, drawn ahead, and the held-out ones. Bytes, on
-    the device: [steps, batch, seq] each, and [held_out, batch, seq].
+    the device: [steps, batch, seq] each, and [held_out, batch, seq], of which a rank has its part
+    of each batch.
     """
 
-    def __init__(self, args):
+    def __init__(self, args, rank: int):
+        self.rank = rank
         training, held_out = read()
         random = torch.Generator().manual_seed(args.seed + 1)
         self.steps = self._batches(training, args.steps, args, random)
@@ -98,27 +115,31 @@ class Text:
             "text_sha256": checksum.hexdigest(),
         }
 
-    @staticmethod
-    def _batches(text, count, args, generator):
-        """Inputs and targets."""
+    def _batches(self, text, count, args, generator):
+        """Inputs and targets, of this rank."""
         drawn = windows(text, count * args.batch, args.seq, generator)
-        return [
-            part.to(torch.uint8).view(count, args.batch, args.seq).to(args.device) for part in drawn
-        ]
+        shaped = (part.to(torch.uint8).view(count, args.batch, args.seq) for part in drawn)
+        return [part[:, self.rank :: args.world].to(args.device) for part in shaped]
 
 
 class Training:
     """A mode's model and optimizer."""
 
-    def __init__(self, mode, args, text):
+    def __init__(self, mode, args, text, mesh):
         self.mode, self.args, self.text = mode, args, text
+        is_sharded = mesh.size() > 1
         torch.manual_seed(args.seed)
         model = GPT(args.width, args.layers, args.heads)  # on the CPU: equal on every machine
-        self.model = model.to(args.device, torch.bfloat16)
+        self.model = model.to(args.device, None if is_sharded else torch.bfloat16)
         if mode.format:
             convert = {"filter": modes.is_converted, "matmul": mode.matmul}
             nc.convert(self.model, mode.format, **convert)
-        if args.compile:
+        if is_sharded:
+            modes.shard(self.model, mesh, args.compile, modes.reduce_dtype(mode))
+            if mode.gradients == modes.NARROW:
+                chosen = args.gradient_format, args.gradient_rounding
+                nc.set_reduce_scatter_format(self.model, *chosen)
+        elif args.compile:
             for block in self.model.blocks:
                 block.compile()
         self.optimizer = modes.optimizer_of(mode, self.model, lr=args.lr, **ADAM)
@@ -138,12 +159,19 @@ class Training:
     def held_out(self) -> float:
         """Bits per byte of the held-out windows, as the mode multiplies."""
         batches = zip(*self.text.held_out, strict=True)
-        return torch.stack([self._loss(*batch) for batch in batches]).mean().item() / math.log(2)
+        return averaged([self._loss(*batch) for batch in batches], self.args).mean().item()
 
     def _loss(self, tokens, targets):
         """The mean cross entropy of the next byte, in nats."""
         logits = self.model(tokens.long()).float().view(-1, VOCABULARY)
         return F.cross_entropy(logits, targets.long().view(-1))
+
+
+def averaged(losses, args) -> torch.Tensor:
+    """Of all ranks, in bits per byte, from nats."""
+    losses = torch.stack([*losses]) / math.log(2) / args.world
+    dist.all_reduce(losses)
+    return losses
 
 
 def warmup_steps(args) -> int:
@@ -159,9 +187,9 @@ def learning_rate(step: int, args) -> float:
     return args.lr * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(math.pi * done)) / 2)
 
 
-def train(mode, args, text) -> dict:
+def train(mode, args, text, mesh) -> dict:
     """Runs all steps of a mode; what was measured."""
-    training = Training(mode, args, text)
+    training = Training(mode, args, text, mesh)
     held_out, seconds, paces, done = [], 0.0, [], 0
     while done < args.steps:
         count = min(args.every, args.steps - done)
@@ -174,14 +202,15 @@ def train(mode, args, text) -> dict:
         done, seconds = done + count, seconds + stretch
         paces.append(stretch / count)
         held_out.append([done, round(training.held_out(), 5)])
-        report.progress(
+        tell = report.progress if text.rank == 0 else str
+        tell(
             f"{mode}: {done} of {args.steps} steps, {held_out[-1][1]:.4f} bits per byte of "
             f"held-out text, {1e3 * paces[-1]:.1f} ms a step"
         )
     weights = list(training.model.parameters())
     quantized = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
     return {
-        "losses": [round(loss / math.log(2), 5) for loss in training.losses.tolist()],
+        "losses": [round(loss, 5) for loss in averaged(training.losses, args).tolist()],
         "held_out": held_out,
         "seconds": seconds,  # of training alone
         # The median over the evaluations' intervals: the first one has what happens but once.
@@ -211,6 +240,8 @@ def facts(args, text) -> dict:
     sizes = ("layers", "width", "heads", "seq", "batch", "steps", "lr", "seed", "every", "compile")
     return {
         **{name: getattr(args, name) for name in sizes},
+        "ranks": args.world,
+        "gradient_format": args.gradient_format,
         "held_out_windows": args.held_out * args.batch,
         "warmup": warmup_steps(args),
         "last_rate": LAST_RATE,
@@ -227,13 +258,20 @@ def facts(args, text) -> dict:
 
 def main() -> int:
     args = options()
-    text = Text(args)
+    if ranks := processes.must_start(args):
+        return processes.start(ranks)
+    with processes.mesh(args.device) as mesh:
+        return run(args, mesh)
+
+
+def run(args, mesh) -> int:
+    text = Text(args, mesh.get_local_rank())
     shared, status = facts(args, text), 0
-    with report.json_lines(args.json) as write:
+    with report.json_lines(args.json if text.rank == 0 else None) as write:
         for mode in args.modes:
             forget(args.device)
             try:
-                write({"mode": str(mode), **shared, **train(mode, args, text)})
+                write({"mode": str(mode), **shared, **train(mode, args, text, mesh)})
             except Exception:
                 traceback.print_exc()
                 status = 1  # the other modes are still trained

@@ -107,8 +107,7 @@ def build(mode: Mode, options, mesh):
         nc.convert(model, mode.format, filter=is_converted, matmul=mode.matmul)
     elif mode.weights == TORCHAO:
         _convert_with_torchao(model)
-    reduce_dtype = torch.bfloat16 if mode.gradients == BF16_GRADIENTS else torch.float32
-    shard(model, mesh, compiled=not mode.eager, reduce_dtype=reduce_dtype)
+    shard(model, mesh, compiled=not mode.eager, reduce_dtype=reduce_dtype(mode))
     if mode.gradients == NARROW and mesh.size() > 1:
         nc.set_reduce_scatter_format(model, options.gradient_format)
     model.to_empty(device=mesh.device_type)
@@ -119,6 +118,11 @@ def build(mode: Mode, options, mesh):
     if mode.weights == TORCHAO:
         optimizer.register_step_post_hook(lambda *_: _precompute_scales(model))
     return model, optimizer
+
+
+def reduce_dtype(mode: Mode) -> torch.dtype:
+    """MixedPrecisionPolicy's."""
+    return torch.bfloat16 if mode.gradients == BF16_GRADIENTS else torch.float32
 
 
 def optimizer_of(mode: Mode, model: nn.Module, **adam):

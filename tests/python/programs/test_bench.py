@@ -156,6 +156,17 @@ def test_learning(learned):
     assert {len(row["text_sha256"]) for row in rows} == {64}
 
 
+def test_learning_on_ranks(tmp_path):
+    """Gradients that travel narrow are rounded, and no more."""
+    chosen = "--modes", "bf16,bf16+r", "--ranks", 2, "--steps", 7, "--every", 3
+    result, rows = bench("learning.py", *LEARNING, *chosen, json_file=tmp_path / "rows")
+    assert [(row["mode"], row["ranks"]) for row in rows] == [("bf16", 2), ("bf16+r", 2)]
+    assert result.stderr.count("of 7 steps") == 2 * 3  # one rank tells
+    plain, narrow = (row["losses"] for row in rows)
+    assert plain != narrow and plain == pytest.approx(narrow, abs=0.05)
+    assert plain[-1] < plain[0]
+
+
 def test_learning_report(learned, tmp_path):
     pytest.importorskip("matplotlib")
     file, rows, _ = learned
@@ -218,6 +229,7 @@ def test_learning_rate(programs, step, rate):
         ("train_step", "fp16", "'fp16' is not a mode"),
         ("learning", "scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
         ("learning", "bf16+s+m", "'bf16+s+m': +s is of AdamW's moments, and +m has none"),
+        ("learning", "bf16+r", "bf16+r: one rank sends no gradients; see --ranks"),
         ("learning", "nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
     ],
 )
