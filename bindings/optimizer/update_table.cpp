@@ -21,7 +21,7 @@ std::span<const nc_state_format> states_of(const nc_plugin& library) {
   return {library.state_formats, static_cast<size_t>(library.state_format_count)};
 }
 
-// What is loaded and has a rule of that name for the plugin's format, or for plain parameters.
+// The loaded library with a rule of that name for the plugin's format, or for plain parameters.
 LoadedPlugin library_with(const std::string& rule, const Plugin* plugin) {
   const std::string format = plugin == nullptr ? "" : plugin->format().name;
   std::string known;

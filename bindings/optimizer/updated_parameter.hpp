@@ -120,7 +120,7 @@ class UpdatedParameter {
   // Has the step take another tensor, of the gradient's shape and times a factor, in its place.
   void replace_gradient(const at::Tensor& tensor, float factor, nc_step& step) {
     if (!gradient_.defined()) return;
-    take_gradient(tensor, ": what is in the gradient's place", step);
+    take_gradient(tensor, ": the tensor in the gradient's place", step);
     step.grad_multiplier = factor;
   }
 

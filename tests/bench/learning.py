@@ -193,20 +193,20 @@ def train(mode, args, text, mesh) -> dict:
     held_out, seconds, paces, done = [], 0.0, [], 0
     while done < args.steps:
         count = min(args.every, args.steps - done)
-        wait(args.device)
+        processes.wait(args.device)
         begin = time.perf_counter()
         for number in range(done, done + count):
             training.step(number)
-        wait(args.device)
+        processes.wait(args.device)
         stretch = time.perf_counter() - begin
         done, seconds = done + count, seconds + stretch
         paces.append(stretch / count)
         held_out.append([done, round(training.held_out(), 5)])
-        tell = report.progress if text.rank == 0 else str
-        tell(
-            f"{mode}: {done} of {args.steps} steps, {held_out[-1][1]:.4f} bits per byte of "
-            f"held-out text, {1e3 * paces[-1]:.1f} ms a step"
-        )
+        if text.rank == 0:
+            report.progress(
+                f"{mode}: {done} of {args.steps} steps, {held_out[-1][1]:.4f} bits per byte of "
+                f"held-out text, {1e3 * paces[-1]:.1f} ms a step"
+            )
     weights = list(training.model.parameters())
     quantized = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
     return {
@@ -219,11 +219,6 @@ def train(mode, args, text, mesh) -> dict:
         "parameters": sum(weight.numel() for weight in weights),
         "quantized_parameters": sum(weight.numel() for weight in quantized),
     }
-
-
-def wait(device):
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def forget(device):

@@ -98,8 +98,8 @@ def is_converted(name: str, module: nn.Module) -> bool:
     return isinstance(module, nn.Linear) and name != "head"
 
 
-def build(mode: Mode, options, mesh):
-    """The sharded model and its optimizer."""
+def model_on_meta(mode: Mode, options) -> nn.Module:
+    """Of the mode's weights, without memory and before it is sharded."""
     torch.manual_seed(0)
     with torch.device("meta"):
         model = llama.Llama(options.layers, options.width, options.vocabulary)
@@ -107,6 +107,12 @@ def build(mode: Mode, options, mesh):
         nc.convert(model, mode.format, filter=is_converted, matmul=mode.matmul)
     elif mode.weights == TORCHAO:
         _convert_with_torchao(model)
+    return model
+
+
+def build(mode: Mode, options, mesh):
+    """The sharded model and its optimizer."""
+    model = model_on_meta(mode, options)
     shard(model, mesh, compiled=not mode.eager, reduce_dtype=reduce_dtype(mode))
     if mode.gradients == NARROW and mesh.size() > 1:
         nc.set_reduce_scatter_format(model, options.gradient_format)

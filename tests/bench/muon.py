@@ -61,11 +61,7 @@ def options():
 
 def model_of(format: str | None, args, mesh):
     """Sharded, with random gradients."""
-    torch.manual_seed(0)
-    with torch.device("meta"):
-        model = llama.Llama(args.layers, args.width, args.vocabulary)
-    if format:
-        nc.convert(model, format, filter=modes.is_converted)
+    model = modes.model_on_meta(modes.parse(f"nc:{format}" if format else modes.PLAIN), args)
     if mesh.size() > 1:
         modes.shard(model, mesh)
     model.to_empty(device=args.device)
@@ -106,17 +102,12 @@ def owned(optimizer, mesh) -> list[tuple[int, int]]:
 def milliseconds(work, args) -> float:
     """Of some work that all ranks begin together, until the slowest one's device is through."""
     dist.barrier()
-    wait(args.device)
+    processes.wait(args.device)
     begin = time.perf_counter()
     work()
-    wait(args.device)
+    processes.wait(args.device)
     seconds = time.perf_counter() - begin
     return 1e3 * processes.reduced(seconds, args.device, dist.ReduceOp.MAX)
-
-
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def measure(format: str, args, mesh) -> list[dict]:

@@ -24,7 +24,6 @@ from collections.abc import Callable
 import torch
 
 import narrowcast as nc
-import optimizers_picture
 import processes
 import report
 from bench import LAYER, parameters
@@ -141,7 +140,7 @@ def others(args) -> list[Row]:
 
 def seconds(work, device: str) -> tuple[float, float]:
     """Of some work on the device, and of the host until the work is handed over."""
-    wait(device)
+    processes.wait(device)
     begin = time.perf_counter()
     if device == "cpu":
         work()
@@ -152,13 +151,8 @@ def seconds(work, device: str) -> tuple[float, float]:
     work()
     host = time.perf_counter() - begin
     events[1].record()
-    wait(device)
+    processes.wait(device)
     return events[0].elapsed_time(events[1]) / 1e3, host
-
-
-def wait(device: str) -> None:
-    if device == "cuda":
-        torch.cuda.synchronize()
 
 
 def measure(args) -> list[dict]:
@@ -194,6 +188,8 @@ def main() -> int:
     print(f"\n{first['parameters']:,} parameters; a copy moves {first['copy_gb_per_s']:,.0f} GB/s")
     report.write_json(rows, args.json)
     if args.plot:
+        import optimizers_picture
+
         optimizers_picture.draw(rows, args.plot)
     return 0
 

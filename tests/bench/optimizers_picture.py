@@ -1,13 +1,13 @@
 """The picture of optimizers.py: a bar a row."""
 
+import matplotlib
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
 
 def draw(rows: list[dict], path: str) -> None:
     """Milliseconds of a step, and its share of a copy's speed."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     labels = [f"{row['optimizer']}, {row['format']}, {row['state']}" for row in rows]
     figure, axis = plt.subplots(figsize=(8, 1.2 + 0.3 * len(rows)), layout="constrained")
     colors = ["C0" if row["optimizer"].startswith("nc.") else "C7" for row in rows]

@@ -86,6 +86,12 @@ def mesh(device: str):
         time.sleep(0.1)  # for gloo's threads: examples/launch.py says why
 
 
+def wait(device: str) -> None:
+    """Until the device is through."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+
+
 def reduced(value: float, device: str, operation) -> float:
     """The maximum (dist.ReduceOp.MAX) or the like of a number over all ranks."""
     tensor = torch.tensor(value, dtype=torch.float64, device=device)

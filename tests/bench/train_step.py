@@ -90,8 +90,7 @@ class Clock:
         return event
 
     def wait(self):
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+        processes.wait(self.device)
 
     def milliseconds(self, begin, end):
         return 1e3 * (end - begin) if self.device == "cpu" else begin.elapsed_time(end)

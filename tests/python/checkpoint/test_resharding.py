@@ -7,13 +7,13 @@ import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
 from models import DEVICES, assert_equal_state, same
+from resuming import resume, states_of
 
 # A load casts to nearest, and with delayed scaling under the present amax.
 FORMATS = [name for name in nc.formats() if not nc.format(name).is_delayed]
@@ -72,17 +72,6 @@ def train(model, optimizer, first, device):
     return outputs
 
 
-def states_of(model, optimizer):
-    return dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-
-
-def load(model, optimizer, folder, group):
-    states = states_of(model, optimizer)
-    dcp.load(states, checkpoint_id=folder, process_group=group)
-    loaded = {"model_state_dict": states["model"], "optim_state_dict": states["optimizer"]}
-    set_state_dict(model, optimizer, **loaded)
-
-
 def go_on(mesh, whole, whole_optimizer, folder, stop):
     """Loads what the last ranks have saved, some of them into a model that has been used; trains
     beside the whole model, and saves.
@@ -93,7 +82,7 @@ def go_on(mesh, whole, whole_optimizer, folder, stop):
     if stop > 0:
         if stop % 2:
             train(model, optimizer, 100, device)
-        load(model, optimizer, f"{folder}/{stop - 1}", mesh.get_group())
+        resume(model, optimizer, f"{folder}/{stop - 1}", mesh.get_group())
         x = torch.ones(1, WIDTH, device=device)
         with torch.no_grad():
             assert all(map(same, model(x), whole(x)))

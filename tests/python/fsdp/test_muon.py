@@ -4,7 +4,6 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -13,6 +12,7 @@ import narrowcast as nc
 import ranks
 from models import SHARDINGS, build, local_rows, same, shard, train
 from narrowcast.muon import exchange
+from resuming import resume, states_of
 from weights import value_of
 
 TESTED_FORMATS = SHARDINGS
@@ -106,16 +106,11 @@ def other_mesh(mesh, folder):
     model = shard(build(TESTED_FORMATS[0], device), mesh)
     (optimizer,) = muon(model)
     train(model, optimizer, 2, device)
-    states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-    dcp.save(states, checkpoint_id=folder)
+    dcp.save(states_of(model, optimizer), checkpoint_id=folder)
     alone = init_device_mesh(device, (2, 1), mesh_dim_names=("each", "alone"))["alone"]
     other = shard(build(TESTED_FORMATS[0], device, seed=3), alone)
     (other_optimizer,) = muon(other)
-    states = get_state_dict(other, other_optimizer)
-    states = dict(zip(("model", "optimizer"), states, strict=True))
-    dcp.load(states, checkpoint_id=folder, process_group=alone.get_group())
-    loaded = {"model_state_dict": states["model"], "optim_state_dict": states["optimizer"]}
-    set_state_dict(other, other_optimizer, **loaded)
+    resume(other, other_optimizer, folder, alone.get_group())
     losses = [
         train(one, each, 2, device, first=2)
         for one, each in ((model, optimizer), (other, other_optimizer))

@@ -9,9 +9,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_optimizer_state_dict,
-    get_state_dict,
     set_optimizer_state_dict,
-    set_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
@@ -20,6 +18,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import narrowcast as nc
 import ranks
 from models import SHARDINGS, WHOLE_STATE, build, local_rows, same, shard, train
+from resuming import resume, states_of
 from weights import value_of
 
 TESTED_FORMATS = SHARDINGS
@@ -82,16 +81,11 @@ def other_mesh(mesh, folder):
     model = shard(build(TESTED_FORMATS[0], device), mesh)
     (optimizer,) = adamw(model)
     train(model, optimizer, 2, device)
-    states = dict(zip(("model", "optimizer"), get_state_dict(model, optimizer), strict=True))
-    dcp.save(states, checkpoint_id=folder)
+    dcp.save(states_of(model, optimizer), checkpoint_id=folder)
     alone = init_device_mesh(device, (2, 1), mesh_dim_names=("each", "alone"))["alone"]
     other = shard(build(TESTED_FORMATS[0], device, seed=3), alone)
     (other_optimizer,) = adamw(other)
-    states = get_state_dict(other, other_optimizer)
-    states = dict(zip(("model", "optimizer"), states, strict=True))
-    dcp.load(states, checkpoint_id=folder, process_group=alone.get_group())
-    loaded = {"model_state_dict": states["model"], "optim_state_dict": states["optimizer"]}
-    set_state_dict(other, other_optimizer, **loaded)
+    resume(other, other_optimizer, folder, alone.get_group())
     for p, w in zip(model.parameters(), other.parameters(), strict=True):
         for key, value in optimizer.state[p].items():
             theirs = other_optimizer.state[w][key]

@@ -3,7 +3,7 @@ and tested, and rules compiled for formats.
 
 In the folder that `build` fills: <format>.so, or of a rule <rule>.so (for plain parameters) and
 <rule>.<format>.so, which nc.load_plugin takes; generated/<format>/, to be read; and build/, by
-which what is unchanged is not compiled again.
+which unchanged sources are not compiled again.
 """
 
 import difflib
@@ -157,8 +157,8 @@ def _check_rule(header: Path) -> None:
 
 
 def _remove_older(output: Path, header: Path, formats: Sequence[str]) -> None:
-    """Removes plugins of other formats that an older header was compiled to: the step of one rule
-    would be another in each.
+    """Removes plugins that an older header was compiled to, of formats that are not built now: one
+    rule would take different steps in different formats.
     """
     for file in sorted(output.glob(f"{header.stem}.*.so")):
         is_made = file.name in {f"{header.stem}.{name}.so" for name in formats}
@@ -190,7 +190,7 @@ class _Project:
         self.cmake = cmake()
 
     def files(self, formats: Sequence[str]) -> list[str]:
-        """The names of what it makes, without .so."""
+        """The names of the files that it makes, without .so."""
         if self.rule is None:
             return [*formats]
         return [self.rule.stem, *(f"{self.rule.stem}.{name}" for name in formats)]

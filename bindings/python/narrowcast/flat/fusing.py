@@ -77,7 +77,8 @@ def fuse(
             for shard, master in zip(own, master_weights, strict=True)
         ]
         runs = [(shard.begin, shard.end) for shard in own]
-        optimizer.flat_updates.append(Updates([*model_weights], runs, masters, ranges, group))
+        updates = Updates([*model_weights], runs, masters, ranges, group, optimizer.rule)
+        optimizer.flat_updates.append(updates)
         optimizer.forget_tables()
 
 
@@ -102,7 +103,7 @@ class StepTable(NamedTuple):
 class Updates:
     """The weights of one call of fuse(), or those of an optimizer's parameters that share blocks
     with other ranks. `runs`: the elements of each weight that are this rank's; `parameters`: the
-    optimizer's, of each shard; None of empty ones.
+    optimizer's, of each shard, None of empty ones; `rule`: by which they are updated.
 
     The exchange says of each weight whether to skip it, because its owners have no gradient: a rank
     that owns nothing of a weight cannot know.
@@ -115,8 +116,10 @@ class Updates:
         parameters: list[torch.Tensor | None],
         ranges: Ranges,
         group: dist.ProcessGroup | None,
+        rule: str,
     ):
         self.weights, self.parameters, self.group = weights, parameters, group
+        self._rule = rule
         self._runs, self._ranges = runs, ranges
         self.indices = {id(one): i for i, one in enumerate(parameters) if one is not None}
         self.tables: list[_C.UpdateTable] = []
@@ -138,9 +141,9 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, rule: str, entries: list[Entry]) -> list[StepTable]:
-        """Makes the tables anew and returns their parts in a step. `rule`: the optimizer's;
-        `entries`: of its parameters. ValueError if shards of one format are rounded in two ways.
+    def build(self, entries: list[Entry]) -> list[StepTable]:
+        """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
+        parameters. ValueError if shards of one format are rounded in two ways.
         """
         if not self.is_current():
             self._make_exchange()
@@ -149,13 +152,13 @@ class Updates:
         is_reduced = self.exchange.is_collective
         for of_format in self.exchange.formats:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
-            table = self._table(rule, of_format, own)
+            table = self._table(of_format, own)
             has_amaxes = is_reduced or of_format.peers is not None
             made.append(StepTable(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 
-    def _table(self, rule: str, of_format: FormatShards, own: list[Entry | None]) -> _C.UpdateTable:
+    def _table(self, of_format: FormatShards, own: list[Entry | None]) -> _C.UpdateTable:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
@@ -164,7 +167,7 @@ class Updates:
             )
         is_reduced = self.exchange.is_collective
         shared = (self.exchange.floats, of_format.skips) if is_reduced else (None, None)
-        table = _C.UpdateTable(rule, of_format.shards, stochastic == {True}, *shared)
+        table = _C.UpdateTable(self._rule, of_format.shards, stochastic == {True}, *shared)
         for entry in own:
             if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)

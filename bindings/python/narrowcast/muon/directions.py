@@ -20,6 +20,7 @@ class Directions:
     """
 
     def __init__(self, matrices: list[Matrix]):
+        self.matrices = matrices
         self._whole = [one for one in matrices if not one.is_cut]
         cut: dict[tuple, list[Matrix]] = defaultdict(list)
         for one in matrices:
@@ -50,8 +51,8 @@ class Directions:
 
 def advance(matrices: Sequence[Matrix], out: Sequence[torch.Tensor], grad_scale: float) -> None:
     """Moves momenta of matrices on one device by their gradients, which are divided by
-    `grad_scale`, and writes what is to be orthogonalized to `out`: bfloat16, of the shapes of local
-    parts. Arithmetic is torch.optim.Muon's, in float32.
+    `grad_scale`, and writes the matrices to be orthogonalized to `out`: bfloat16, of the shapes of
+    local parts. Arithmetic is torch.optim.Muon's, in float32.
     """
     of_groups: dict[int, list[tuple[Matrix, torch.Tensor]]] = defaultdict(list)
     for pair in zip(matrices, out, strict=True):
@@ -74,7 +75,7 @@ def advance(matrices: Sequence[Matrix], out: Sequence[torch.Tensor], grad_scale:
 
 
 def _batches(matrices: list[Matrix]) -> list[list[Matrix]]:
-    """Whole matrices whose momenta move together: on one device, of some size."""
+    """Whole matrices whose momenta move together: on one device, and few enough for memory."""
     made, elements = [], 0
     for one in matrices:
         elements += one.entry.parameter.numel()
@@ -93,7 +94,5 @@ def _empty(parameter: torch.Tensor) -> torch.Tensor:
 
 def _device_of(parameter: torch.Tensor) -> torch.device:
     """Where ranks compute with it, also where it is offloaded to the CPU."""
-    if not isinstance(parameter, dtensors.DTensor):
-        return parameter.device
-    kind = parameter.device_mesh.device_type
-    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+    is_distributed = isinstance(parameter, dtensors.DTensor)
+    return torch.device(parameter.device_mesh.device_type) if is_distributed else parameter.device

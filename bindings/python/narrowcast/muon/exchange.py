@@ -121,12 +121,13 @@ class Exchange:
 
     def _scatter(self, bucket: Bucket, gathered: torch.Tensor) -> Transfer:
         """Orthogonalizes this rank's matrices of a bucket and sends every rank its rows."""
-        views, own = _views(gathered, bucket.inner), bucket.own
+        own = bucket.own
         if len(own) == 1:  # whose rows came in their order
             matrix = self._matrices[own[0]]
             whole = gathered.view(matrix.rows, matrix.columns)
             gathered = matrix.orthogonalize(whole).view(-1)
         else:
+            views = _views(gathered, bucket.inner)
             for place, task in enumerate(own):
                 rows, matrix = views[place :: len(own)], self._matrices[task]
                 result = matrix.orthogonalize(torch.cat(rows))

@@ -1,4 +1,4 @@
-"""What of a parameter Muon orthogonalizes."""
+"""The matrices of a parameter, as Muon orthogonalizes them."""
 
 from __future__ import annotations
 
@@ -74,21 +74,17 @@ class Matrix:
             return momentum
         options = [self.group[key] for key in ("ns_coefficients", "ns_steps", "eps")]
         made = [newton_schulz.orthogonalize(one, *options) for one in momentum.split(self.parts)]
+        largest = self.factor
         for one, factor in zip(made, self._factors, strict=True):
-            if factor != self.factor:
-                one.mul_(factor / self.factor)
+            if factor != largest:
+                one.mul_(factor / largest)
         return made[0].contiguous() if len(made) == 1 else torch.cat(made)
 
 
 def _by_one_cut(parameter: torch.Tensor) -> bool:
     """Whether the cut is FSDP2's of rows, in the order of ranks."""
-    mesh = parameter.device_mesh
-    cuts = [
-        one
-        for index, one in enumerate(parameter.placements)
-        if not one.is_replicate() and mesh.size(index) > 1
-    ]
-    return len(cuts) == 1 and cuts[0].is_shard(0)
+    cuts = dtensors.cuts(parameter)
+    return len(cuts) == 1 and parameter.placements[cuts[0]].is_shard(0)
 
 
 def _parts(given: Sequence[int] | int | None, matrix: Matrix) -> list[int]:

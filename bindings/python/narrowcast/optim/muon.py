@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterable
 
@@ -9,10 +10,13 @@ import torch
 
 from narrowcast.muon import Directions, Matrix
 from narrowcast.muon.matrices import ADJUSTMENTS, Split
-from narrowcast.optim.adam import Adam
+from narrowcast.optim.adam import Adam, AdamW
 from narrowcast.optimizer import FusedOptimizer, parameters
 
-_ADAMW = {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 1e-2}
+_ADAMW = {
+    key: inspect.signature(AdamW).parameters[key].default
+    for key in ("lr", "betas", "eps", "weight_decay")
+}
 _SHARED = ("lr", "weight_decay", "eps")  # options of both, which mean another thing in each
 
 
@@ -167,24 +171,19 @@ class Muon(FusedOptimizer):
         own = {key: getattr(self, key) for key in ("_filter", "_split", "_adamw")}
         return {**super().__getstate__(), **own}
 
-    def _rebuild(self) -> None:
-        super()._rebuild()
-        snapshot, self._snapshot = self._snapshot, None  # until all is made
-        self._matrices = [
-            Matrix(entry, self.param_groups[entry.group], self._split)
-            for entry in parameters.entries(self)
-            if entry.rule == self.rule
-        ]
-        self._directions, self._directed = None, None
-        self._snapshot = snapshot
+    def _use(self, entries: list[parameters.Entry]) -> None:
+        own = (entry for entry in entries if entry.rule == self.rule)
+        groups = self.param_groups
+        self._matrices = [Matrix(entry, groups[entry.group], self._split) for entry in own]
+        self._directions = Directions([])
 
-    def _take(self) -> None:
+    def _take(self, grad_scale: float | None) -> None:
         present = [one for one in self._matrices if one.entry.parameter.grad is not None]
         if present:
-            if self._directed != present:
-                self._directions, self._directed = Directions(present), present
-            self._tables.replace_gradients(self._directions.compute(self._grad_scale or 1))
-        super()._take()
+            if self._directions.matrices != present:
+                self._directions = Directions(present)
+            self._tables.replace_gradients(self._directions.compute(grad_scale or 1))
+        super()._take(grad_scale)
 
 
 def _check(group: dict) -> None:

@@ -143,22 +143,24 @@ class FusedOptimizer(torch.optim.Optimizer):
             self.make_state(lambda parameter: parameter.grad is not None)
             self.is_state_form = True
         elif not step_context.is_skipped(self):
-            self._prepare()
+            grad_scale = self._prepare()
             debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
-            self._take()
+            self._take(grad_scale)
             self.loaded_histories.clear()
             self.is_state_form = False
         return loss
 
-    def _take(self) -> None:
-        """Takes the step that is prepared."""
+    def _take(self, grad_scale: float | None) -> None:
+        """Takes the step that is prepared. `grad_scale`: that gradients are divided by."""
         self._tables.step()
 
     _observed_step = torch.optim.Optimizer.profile_hook_step(_step)
     step.hooked = True  # torch need not wrap it
 
-    def _prepare(self) -> None:
-        """Reads and checks all that the step needs, and changes no parameter."""
+    def _prepare(self) -> float | None:
+        """Reads and checks all that the step needs, and changes no parameter. Returns the present
+        grad_scale.
+        """
         step_context.check_not_captured(self.name)
         checked = [options.check(self, *one[::-1]) for one in enumerate(self.param_groups)]
         constants, seeds = zip(*checked, strict=True)
@@ -166,14 +168,15 @@ class FusedOptimizer(torch.optim.Optimizer):
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
             self._seeds = seeds
             self._rebuild()
-        scale = getattr(self, "grad_scale", None)
-        self._grad_scale = None if scale is None else float(scale)
-        if not self._tables.prepare(constants, self._grad_scale):
+        grad_scale = getattr(self, "grad_scale", None)
+        scale = None if grad_scale is None else float(grad_scale)
+        if not self._tables.prepare(constants, scale):
             self._rebuild()
-            if not self._tables.prepare(constants, self._grad_scale):
+            if not self._tables.prepare(constants, scale):
                 raise RuntimeError(
                     f"{self.name}: a parameter's memory changes while a step reads it"
                 )
+        return scale
 
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
@@ -188,8 +191,12 @@ class FusedOptimizer(torch.optim.Optimizer):
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same(f"parameters of {self.name}", facts)
             self._are_alike = True
-        self._tables = Tables(self.rule, entries, self.flat_updates, self.loaded_histories)
+        self._tables = Tables(entries, self.flat_updates, self.loaded_histories)
+        self._use(entries)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
+
+    def _use(self, entries: list[parameters.Entry]) -> None:
+        """For a subclass, which keeps more of the entries than tables do."""
 
     def _forget(self) -> None:
         """What steps keep: the tables, what they were made from (no `_snapshot`: make them anew),

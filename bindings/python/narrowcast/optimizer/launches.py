@@ -55,13 +55,12 @@ def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
 
 
 class Tables:
-    """Made from all parameters of an optimizer. `rule` (of flat shards), `flat_updates`,
-    `loaded_histories`: the optimizer's own.
+    """Made from all parameters of an optimizer. `flat_updates`, `loaded_histories`: the optimizer's
+    own.
     """
 
     def __init__(
         self,
-        rule: str,
         entries: list[Entry],
         flat_updates: list[Updates],
         loaded_histories: dict[torch.Tensor, torch.Tensor],
@@ -80,12 +79,8 @@ class Tables:
         self._continued = stale.shards_of(self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
-        updates = [(rule, one) for one in flat_updates]
-        updates += [
-            (of_them, _updates_of(group, each)) for (of_them, _, group, *_), each in sharing.items()
-        ]
-        self._updates = [one for _, one in updates]
-        self._parts += chain.from_iterable(one.build(rule, entries) for rule, one in updates)
+        self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
+        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
         every = [*self._reductions, *(one.exchange for one in self._updates)]
         self._collective = [one for one in every if one.is_collective]
 
@@ -183,13 +178,16 @@ class Tables:
         run_step(self._parts, self._collective)
 
 
-def _updates_of(group, entries: list[Entry]) -> Updates:
-    """The Updates of shards on one device, rounded alike, that share blocks within a group."""
+def _updates_of(key: tuple, entries: list[Entry]) -> Updates:
+    """The Updates of shards on one device, of one rule and rounded alike, that share blocks within
+    a group.
+    """
+    rule, _, group, *_ = key
     stores = [entry.store for entry in entries]
     runs = [(one.begin, one.end) for one in map(stale.flat_shard_of, stores)]
     parameters = [entry.parameter for entry in entries]
     weights = [dtensors.local_of(parameter) for parameter in parameters]
-    return Updates(weights, runs, parameters, stale.ranges_of(stores), group)
+    return Updates(weights, runs, parameters, stale.ranges_of(stores), group, rule)
 
 
 def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:

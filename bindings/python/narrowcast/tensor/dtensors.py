@@ -72,7 +72,7 @@ def leaves_any_empty(parameter: torch.Tensor) -> bool:
     return any(0 in shape for shape in parts_of(parameter).shapes)
 
 
-def _cuts(parameter: torch.Tensor | DTensorSpec) -> list[int]:
+def cuts(parameter: torch.Tensor | DTensorSpec) -> list[int]:
     """The dimensions of its mesh over which a parameter is cut."""
     if not isinstance(parameter, (DTensor, DTensorSpec)):
         return []
@@ -98,7 +98,7 @@ class Parts(NamedTuple):
 def parts_of(parameter: torch.Tensor | DTensorSpec, shape: tuple[int, ...] | None = None) -> Parts:
     """The parts of a parameter, or of a shape that is cut as it is; one where nothing is cut."""
     index, shapes = 0, [shape or tuple(parameter.shape)]
-    for cut in _cuts(parameter):
+    for cut in cuts(parameter):
         dim, count = parameter.placements[cut].dim, parameter.device_mesh.size(cut)
         shapes = [part for shape in shapes for part in _cut(shape, dim, count)]
         index = index * count + parameter.device_mesh.get_coordinate()[cut]
@@ -116,7 +116,7 @@ def _cut(shape: tuple[int, ...], dim: int, count: int) -> list[tuple[int, ...]]:
 
 def is_cut(parameter: torch.Tensor) -> bool:
     """Whether this rank has a part of a parameter, not all of it."""
-    return bool(_cuts(parameter))
+    return bool(cuts(parameter))
 
 
 def shard_group(parameter: torch.Tensor):
@@ -124,12 +124,12 @@ def shard_group(parameter: torch.Tensor):
     whole. Collective among them where several dimensions of the mesh cut the parameter: then the
     group may have to be made.
     """
-    cuts = _cuts(parameter)
-    if len(cuts) < 2:
-        return parameter.device_mesh.get_group(cuts[0]) if cuts else None
+    cut = cuts(parameter)
+    if len(cut) < 2:
+        return parameter.device_mesh.get_group(cut[0]) if cut else None
     mesh = parameter.device_mesh
     here = mesh.get_coordinate()
-    ranks = mesh.mesh[tuple(slice(None) if index in cuts else at for index, at in enumerate(here))]
+    ranks = mesh.mesh[tuple(slice(None) if index in cut else at for index, at in enumerate(here))]
     return _joint_group(tuple(sorted(ranks.flatten().tolist())), dist.group.WORLD)
 
 
