@@ -53,10 +53,12 @@ void call(const char* (*function)(const Argument*), const char* what, Argument a
   if (failure != nullptr) throw std::runtime_error(text(what, " failed: ", failure));
 }
 template void call(nc_function, const char*, nc_launch, at::Device);
+template void call(nc_begin_function, const char*, nc_begin, at::Device);
 template void call(nc_transfer_function, const char*, nc_transfer, at::Device);
 template void call(nc_parts_function, const char*, nc_parts, at::Device);
 template void call(RescaleFunction, const char*, Rescale, at::Device);
 template void call(FillFunction, const char*, Fill, at::Device);
+template void call(UploadFunction, const char*, Upload, at::Device);
 template void call(UnitFunction, const char*, UnitProduct, at::Device);
 template void call(FlatTransferFunction, const char*, FlatTransfer, at::Device);
 
@@ -76,6 +78,18 @@ at::Tensor copied_to(at::Device gpu, const void* host, size_t bytes) {
                                  at::TensorOptions().dtype(at::kByte).pinned_memory(true));
   std::memcpy(staging.mutable_data_ptr(), host, bytes);
   return staging.to(gpu, /*non_blocking=*/true);
+}
+
+at::Tensor uploaded_to(at::Device gpu, std::span<const uint64_t> words) {
+  const auto count = static_cast<int64_t>(words.size());
+  at::Tensor made = at::empty({count}, at::TensorOptions().dtype(at::kLong).device(gpu));
+  call(cuda_upload(), "uploading a table",
+       Upload{.memory = made.mutable_data_ptr(),
+              .from = words.data(),
+              .words = count,
+              .stream = nullptr},
+       gpu);
+  return made;
 }
 
 at::Tensor zeros_of(int64_t floats, at::Device device) {
@@ -103,7 +117,7 @@ void MatrixTable::assign(std::vector<nc_tensor> matrices, nc_function function) 
                       std::memcmp(now.data(), before.data(), now.size_bytes()) == 0))
     return;
   matrices_ = std::move(matrices);
-  table_ = {matrices_, device_};
+  table_ = {matrices_, device_, resident_};
 }
 
 void MatrixTable::run(nc_function function, const char* what, nc_launch options) const {

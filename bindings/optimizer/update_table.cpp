@@ -77,18 +77,21 @@ py::list state_facts() {
 }  // namespace
 
 UpdateTable::UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device,
-                         bool stochastic)
+                         bool stochastic, bool counted)
     : library_(library_with(rule, plugin)),
       rule_(find_rule(*library_.table, rule)),
       facts_(library_.table->update_rules[rule_]),
       states_(states_of(*library_.table)),
       stochastic_(stochastic),
       spans_(plugin != nullptr && plugin->format().tensor_amax != 0),
-      table_(machine_of(library_, device), device),
-      ends_(table_.machine(), device) {}
+      table_(machine_of(library_, device), device, counted),
+      ends_(table_.machine(), device) {
+  if (counted) counted_.emplace(facts_.options, device);
+}
 
 UpdateTable::UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> shards,
-                         bool stochastic, OptionalTensor exchange, OptionalTensor skips)
+                         bool stochastic, bool counted, OptionalTensor exchange,
+                         OptionalTensor skips)
     : library_(library_with(rule, &shards->plugin())),
       rule_(find_rule(*library_.table, rule)),
       facts_(library_.table->update_rules[rule_]),
@@ -98,19 +101,23 @@ UpdateTable::UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> sh
       shards_(std::move(shards)),
       exchange_(std::move(exchange)),
       skips_(std::move(skips)),
-      table_(machine_of(library_, shards_->device()), shards_->device()),
-      ends_(table_.machine(), shards_->device()) {}
+      table_(machine_of(library_, shards_->device()), shards_->device(), counted),
+      ends_(table_.machine(), shards_->device(), counted) {
+  if (counted) counted_.emplace(facts_.options, shards_->device());
+}
 
 void bind_optimizer(py::module_& module) {
   enter_plugin(plain_plugin(), "narrowcast");
   module.def("rule_facts", rule_facts);
   module.def("state_formats", state_facts);
   py::class_<UpdateTable>(module, "UpdateTable")
-      .def(py::init<const std::string&, const Plugin*, at::Device, bool>(), py::keep_alive<1, 3>())
-      .def(py::init<const std::string&, std::shared_ptr<FlatShards>, bool, OptionalTensor,
+      .def(py::init<const std::string&, const Plugin*, at::Device, bool, bool>(),
+           py::keep_alive<1, 3>())
+      .def(py::init<const std::string&, std::shared_ptr<FlatShards>, bool, bool, OptionalTensor,
                     OptionalTensor>())
       .def("add", &UpdateTable::add)
       .def("prepare", &UpdateTable::prepare)
+      .def("prepare_counted", &UpdateTable::prepare_counted)
       .def("replace_gradients", &UpdateTable::replace_gradients)
       .def("share", &UpdateTable::share)
       .def("update", &UpdateTable::update)

@@ -2,10 +2,12 @@
 // device.
 #pragma once
 
+#include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
 #include "bindings/core/launch.hpp"
 #include "bindings/core/peers.hpp"
+#include "bindings/optimizer/counted_steps.hpp"
 #include "bindings/optimizer/updated_parameter.hpp"
 #include "runtime/optimizer/step.hpp"
 #include "runtime/plugin/registry.hpp"
@@ -35,7 +37,20 @@ class StepTable {
     amaxes_ = static_cast<float*>(table_.copy.mutable_data_ptr()) + count * kFloatsOfRow;
   }
 
+  // Of steps that the GPU has made, int64 [parameters, words of nc_step].
+  StepTable(at::Tensor made, bool with_amaxes) {
+    table_.copy = std::move(made);
+    table_.rows = static_cast<const nc_step*>(table_.copy.const_data_ptr());
+    if (!with_amaxes) return;
+    zeros_ = zeros_of(table_.copy.size(0), table_.copy.device());
+    amaxes_ = zeros_.mutable_data_ptr<float>();
+  }
+
   const nc_step* rows() const { return table_.rows; }
+  // Those that the GPU has, at some places.
+  StepTable of(const at::Tensor& places) const {
+    return {at::index_select(table_.copy, 0, places), /*with_amaxes=*/false};
+  }
   float* amaxes() const { return amaxes_; }  // null if there are none
 
  private:
@@ -50,20 +65,22 @@ class StepTable {
 class UpdateTable {
  public:
   // No plugin: parameters that no format stores. `rule`: by its name; NotImplementedError if no
-  // loaded library has it for the format. `stochastic`: how codes are rounded.
-  UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device, bool stochastic);
+  // loaded library has it for the format. `stochastic`: how codes are rounded. `counted`: by the
+  // GPU, whose memory has the counts of steps.
+  UpdateTable(const std::string& rule, const Plugin* plugin, at::Device device, bool stochastic,
+              bool counted);
   // Masters of flat shards, in their order, empty ones too. `exchange`: float32, of what owners
   // share; `skips`: float32, one a shard: after the reduction negative where no owner had a
   // gradient, and then the shard is left as it is.
   UpdateTable(const std::string& rule, std::shared_ptr<FlatShards> shards, bool stochastic,
-              OptionalTensor exchange, OptionalTensor skips);
+              bool counted, OptionalTensor exchange, OptionalTensor skips);
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
   // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
   // nc_tensor.
   void add(const py::object& parameter, const std::string& name, int64_t group,
            const py::dict& state, uint64_t seed, uint64_t first) {
-    const UpdateFacts facts{facts_, states_, machine(), table_.device()};
+    const UpdateFacts facts{facts_, states_, machine(), table_.device(), counted_.has_value()};
     parameters_.emplace_back(parameter, name, state, facts, seed, first);
     if (shards_) {
       const size_t place = parameters_.size() - 1;
@@ -80,23 +97,24 @@ class UpdateTable {
   // False if the parameters' memory or state are no longer what the table was made from, or one
   // without state has got its first gradient. `groups`: the rule's options of each.
   bool prepare(const std::vector<std::vector<double>>& groups, std::optional<double> grad_scale) {
-    if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
     int64_t made_for_group = -1, made_for_t = -1;
     nc_step made{};
-    for (size_t i = 0; i < parameters_.size(); ++i) {
-      UpdatedParameter& parameter = parameters_[i];
-      const py::object local = parameter.local();
-      if (!parameter.is_current(local)) return false;
-      const int64_t t = parameter.next_step();
+    return read_gradients([&](size_t i) {
+      const int64_t t = parameters_[i].next_step();
       if (groups_[i] != made_for_group || t != made_for_t) {
         made = make_step(facts_, groups[groups_[i]], t, grad_scale.value_or(1.0));
         made_for_group = groups_[i];
         made_for_t = t;
       }
-      steps_[i] = made;
-      parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
-      if (parameter.needs_state()) return false;
-    }
+      return made;
+    });
+  }
+
+  // The same where the GPU counts.
+  bool prepare_counted(const CountedOptions& groups, const OptionalTensor& grad_scale,
+                       const OptionalTensor& found_inf) {
+    if (!read_gradients([](size_t) { return nc_step{}; })) return false;
+    counted_->prepare(groups, grad_scale, found_inf);
     return true;
   }
 
@@ -113,7 +131,12 @@ class UpdateTable {
   void update(const OptionalTensor& amax) {
     if (parameters_.empty()) return;
     if (table_.size() != size()) assign();  // they change only when some are added
-    step_table_ = {steps_, spans_ && !amax, table_.device()};
+    const bool with_amaxes = spans_ && !amax;
+    if (counted_) {
+      step_table_ = {counted_->begin(machine().updates[rule_].begin, counted()), with_amaxes};
+    } else {
+      step_table_ = {steps_, with_amaxes, table_.device()};
+    }
     const nc_update& kernels = machine().updates[rule_];
     launch(kernels.update != nullptr ? kernels.update : kernels.update_amax, "the update", amax);
   }
@@ -164,6 +187,30 @@ class UpdateTable {
  private:
   const nc_machine& machine() const { return table_.machine(); }
 
+  // As prepare() says. `step_of(i)`: of parameter i, without the gradient.
+  template <class StepOf>
+  bool read_gradients(const StepOf& step_of) {
+    if (!std::ranges::all_of(tensors_, &PlacedTensor::is_in_place)) return false;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      UpdatedParameter& parameter = parameters_[i];
+      const py::object local = parameter.local();
+      if (!parameter.is_current(local)) return false;
+      steps_[i] = step_of(i);
+      parameter.read_gradient(THPVariable_Unpack(local.ptr()), steps_[i]);
+      if (parameter.needs_state()) return false;
+    }
+    return true;
+  }
+
+  std::vector<nc_counted> counted() const {
+    std::vector<nc_counted> rows;
+    rows.reserve(parameters_.size());
+    for (size_t i = 0; i < parameters_.size(); ++i)
+      rows.push_back({parameters_[i].count(), steps_[i].grad, steps_[i].grad_dtype,
+                      static_cast<int32_t>(groups_[i])});
+    return rows;
+  }
+
   void assign() {
     std::vector<nc_tensor> entries, ends;
     entries.reserve(parameters_.size());
@@ -180,6 +227,8 @@ class UpdateTable {
     }
     table_.assign(std::move(entries));
     ends_.assign(std::move(ends));
+    if (counted_ && !owner_of_end_.empty())
+      owners_ = uploaded_to(table_.device(), {owner_of_end_.data(), owner_of_end_.size()});
   }
 
   void launch(nc_function function, const char* what, const OptionalTensor& amax,
@@ -199,15 +248,17 @@ class UpdateTable {
   void cast_ends() const {
     std::vector<nc_step> steps;
     for (const size_t owner : owner_of_end_) steps.push_back(steps_[owner]);
-    const Table<nc_step> table(steps, ends_.device());
+    const StepTable table = counted_ ? step_table_.of(owners_)
+                                     : StepTable(steps, /*with_amaxes=*/false, ends_.device());
     nc_launch options = make_launch();
-    options.steps = table.rows;
+    options.steps = table.rows();
     ends_.run(machine().cast, "the cast of what owners share", options);
   }
 
   nc_launch make_launch() const {
     nc_launch options{};
     options.stochastic = stochastic_;
+    if (counted_) options.found_inf = counted_->found_inf();
     if (exchange_) options.exchange = exchange_->data_ptr<float>();
     return options;
   }
@@ -218,6 +269,7 @@ class UpdateTable {
   std::span<const nc_state_format> states_;
   bool stochastic_;
   bool spans_;
+  std::optional<CountedSteps> counted_;  // of a GPU that counts
   std::vector<UpdatedParameter> parameters_;
   // Of all parameters. Each costs two visits to memory a step, which can be under way together.
   std::vector<PlacedTensor> tensors_;
@@ -228,6 +280,7 @@ class UpdateTable {
   OptionalTensor exchange_, skips_;
   MatrixTable table_, ends_;          // ends_: of flat shards, that wait for other owners
   std::vector<size_t> owner_of_end_;  // its shard
+  at::Tensor owners_;                 // the same, where the GPU counts
   StepTable step_table_;
 };
 

@@ -16,6 +16,7 @@ struct UpdateFacts {
   std::span<const nc_state_format> states;  // that the library has
   const nc_machine& machine;
   at::Device device;
+  bool counted;  // by the GPU, whose memory has the counts of steps
 };
 
 class UpdatedParameter {
@@ -32,8 +33,12 @@ class UpdatedParameter {
         name_(name),
         state_(state),
         device_(facts.device),
+        counted_(facts.counted),
         sharded_(is_dtensor(parameter)),
         dormant_(state.empty()) {
+    if (counted_ && !device_.is_cuda())
+      value_error(name_, " is on ", device_.str(), ", and capturable=True is for parameters on a ",
+                  "GPU: move the model there, or leave capturable out");
     const py::object wrapper = local();
     const at::Tensor& tensor = THPVariable_Unpack(wrapper.ptr());
     elements_ = tensor.numel();
@@ -81,6 +86,9 @@ class UpdatedParameter {
 
   // The number of the next step.
   int64_t next_step() const { return dormant_ ? 1 : static_cast<int64_t>(*step_) + 1; }
+
+  // Where the GPU counts its steps; null if this one is not counted.
+  float* count() const { return has_gradient() ? step_ : nullptr; }
 
   // Whether it has got a gradient and has no state: the caller makes that, and another row.
   bool needs_state() const { return dormant_ && gradient_.defined(); }
@@ -139,7 +147,7 @@ class UpdatedParameter {
   // `nearest` or not; otherwise they are stale.
   void commit(bool cast, bool nearest) {
     if (!gradient_.defined()) return;
-    *step_ += 1;
+    if (!counted_) *step_ += 1;
     // As any in-place operation of torch: a backward through the old value is then an error, not a
     // wrong gradient. First, because a master's count may be the parameter's.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
@@ -180,7 +188,7 @@ class UpdatedParameter {
 
   void add_state(const UpdateFacts& facts) {
     const at::Tensor step = take("step");
-    step_ = checked_floats(step, 1, at::kCPU, name_, ": state step");
+    step_ = checked_floats(step, 1, counted_ ? device_ : at::kCPU, name_, ": state step");
     remember(step);
     const char* const* names = facts.rule.states;
     if (names[0] == nullptr) return;
@@ -266,7 +274,7 @@ class UpdatedParameter {
   std::shared_ptr<Buffers> bytes_;  // that it had
   std::optional<Place> place_;      // of another
   at::Device device_;
-  bool sharded_, dormant_;                 // a DTensor; without state
+  bool counted_, sharded_, dormant_;       // by the GPU; a DTensor; without state
   int64_t elements_ = 0;                   // of it on this rank
   std::optional<int64_t> shard_elements_;  // of the flat shard whose master it is
   std::vector<PlacedTensor> remembered_;

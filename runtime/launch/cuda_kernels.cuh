@@ -2,6 +2,7 @@
 // generated.
 #pragma once
 
+#include "runtime/launch/cuda_begin.cuh"
 #include "runtime/launch/cuda_codes.cuh"
 #include "runtime/launch/cuda_collect.cuh"
 #include "runtime/launch/cuda_history.cuh"
@@ -11,7 +12,7 @@
 namespace narrowcast::inline NC_VARIANT {
 
 template <class Sequence>
-struct CudaKernels {
+struct CudaKernels : CudaSteps {
   static constexpr int kThreads = Sequence::kTileRows / kThreadRows * kWarpSize;
   // A cast does little for each byte, so it needs many warps to keep memory busy; an update needs
   // its registers more.

@@ -2,6 +2,10 @@
 // forward of a step). Zeros are such a command.
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/launch/fill.hpp"
 
@@ -14,6 +18,23 @@ __global__ void __launch_bounds__(kThreads)
     copy_kernel(float* to, const float* from, int64_t count) {
   const int64_t at = int64_t{blockIdx.x} * kThreads + threadIdx.x;
   if (at < count) to[at] = from[at];
+}
+
+// As many words as fit among a kernel's parameters, of which every GPU passes 4 KB.
+struct Words {
+  uint64_t* to;
+  int64_t count;
+  uint64_t at[510];
+};
+static_assert(sizeof(Words) <= 4096);
+
+__global__ void __launch_bounds__(kThreads) upload_kernel(const __grid_constant__ Words words) {
+  for (int i = threadIdx.x; i < words.count; i += kThreads) words.to[i] = words.at[i];
+}
+
+const char* last_error() {
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 }  // namespace
@@ -29,8 +50,19 @@ const char* fill(const Fill* fill) {
     copy_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(fill->memory, fill->from,
                                                                         fill->count);
   }
-  const cudaError_t error = cudaGetLastError();
-  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+  return last_error();
+}
+
+const char* upload(const Upload* upload) {
+  constexpr auto kMost = static_cast<int64_t>(std::size(Words{}.at));
+  const auto* from = static_cast<const uint64_t*>(upload->from);
+  for (int64_t first = 0; first < upload->words; first += kMost) {
+    Words words{
+        static_cast<uint64_t*>(upload->memory) + first, std::min(kMost, upload->words - first), {}};
+    std::copy_n(from + first, words.count, words.at);
+    upload_kernel<<<1, kThreads, 0, static_cast<cudaStream_t>(upload->stream)>>>(words);
+  }
+  return last_error();
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

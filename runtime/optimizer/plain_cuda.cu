@@ -1,4 +1,5 @@
 // The step of unquantized parameters on the GPU.
+#include "runtime/launch/cuda_begin.cuh"
 #include "runtime/launch/cuda_entry.cuh"
 #include "runtime/launch/cuda_full.cuh"
 #include "runtime/launch/cuda_rows.cuh"
@@ -45,7 +46,7 @@ __global__ void __launch_bounds__(kThreads)
   update_plain<Rule, Owned::kSome>(tensor, step, origin, has_words);
 }
 
-struct PlainKernels {
+struct PlainKernels : CudaSteps {
   static constexpr bool kTwoPasses = false;
   template <class Rule>
   static const char* update(const nc_launch* launch) {

@@ -2,16 +2,16 @@
 // rule is one struct, NAME::Rule:
 //
 //   kName
-//   kStates, kStateNames                 the numbers that it keeps of each element; there may be
-//   none kNonnegative                         whether each never is below 0; in rules alone that
-//   can be
-//                                        kept in state formats (runtime/state/)
-//   kOptionNames, Options                a group's: numbers of float64, in the order of the names
-//   Constants                            of a step: floats alone, at most NC_CONSTANT_COUNT
-//   at_step(options, t)                  those of the step with number t, from 1, by the host
+//   kStates, kStateNames    the numbers that it keeps of each element; there may be none
+//   kNonnegative            whether each never is below 0; in rules alone that can be kept in state
+//                           formats (runtime/state/)
+//   kOptionNames, Options   a group's: numbers of float64, in the order of the names
+//   Constants               of a step: floats alone, at most NC_CONSTANT_COUNT
+//   at_step(options, t)     those of the step with number t, from 1: by the host, or by a GPU that
+//                           counts its own steps, so it is arithmetic and power() alone
 //   update(p, grad, state, constants, arithmetic)
-//                                        an element's new value; it changes the state. Roots and
-//                                        quotients: arithmetic.root(x), arithmetic.quotient(a, b)
+//                           an element's new value; it changes the state. Roots and quotients:
+//                           arithmetic.root(x), arithmetic.quotient(a, b)
 #pragma once
 
 #include <utility>
@@ -23,8 +23,7 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// beta^t by squaring, low bit first: products only, so that a device that counts its own steps gets
-// the same bits.
+// beta^t by squaring, low bit first: products only, which have the same bits on every machine.
 constexpr double power(double beta, int64_t t) {
   double result = 1;
   for (; t > 0; t >>= 1) {
@@ -45,6 +44,19 @@ NC_EVERYWHERE const typename Rule::Constants& constants_of(const nc_step& step) 
   static_assert(sizeof(typename Rule::Constants) <= sizeof(step.constants),
                 "Constants has at most NC_CONSTANT_COUNT floats");
   return reinterpret_cast<const typename Rule::Constants&>(step.constants);
+}
+
+template <class Rule>
+constexpr int kOptionCount = sizeof(typename Rule::Options) / sizeof(double);
+
+// Writes the constants of the step with number t. `options`: a number for each of the names.
+template <class Rule>
+NC_EVERYWHERE void make_constants(const double* options, int64_t t, float* constants) {
+  typename Rule::Options named;
+  for (int i = 0; i < kOptionCount<Rule>; ++i) reinterpret_cast<double*>(&named)[i] = options[i];
+  const typename Rule::Constants made = Rule::at_step(named, t);
+  for (size_t i = 0; i < sizeof(made) / sizeof(float); ++i)
+    constants[i] = reinterpret_cast<const float*>(&made)[i];
 }
 
 // Calls action.operator()<k>() for the number k of each state of a rule.

@@ -1,7 +1,6 @@
 // A library's rules and their kernels, as its table has them.
 #pragma once
 
-#include <algorithm>
 #include <iterator>
 
 #include "rules.hpp"
@@ -12,30 +11,34 @@ namespace narrowcast::inline NC_VARIANT {
 
 template <class Rule>
 constexpr nc_update_rule facts_of_rule() {
-  constexpr auto kAtStep = [](const double* options, int64_t t, float* constants) {
-    typename Rule::Options named;
-    static_assert(sizeof(named) + sizeof(double) == std::size(Rule::kOptionNames) * sizeof(double),
-                  "kOptionNames has a name for each number of Options, and nullptr behind them");
-    std::copy_n(options, sizeof(named) / sizeof(double), reinterpret_cast<double*>(&named));
-    const typename Rule::Constants made = Rule::at_step(named, t);
-    std::copy_n(reinterpret_cast<const float*>(&made), sizeof(made) / sizeof(float), constants);
-  };
+  static_assert(kOptionCount<Rule> + 1 == std::size(Rule::kOptionNames),
+                "kOptionNames has a name for each number of Options, and nullptr behind them");
+  static_assert(kOptionCount<Rule> <= NC_OPTION_COUNT,
+                "a rule has at most NC_OPTION_COUNT options");
   static_assert(Rule::kStates + 1 == std::size(Rule::kStateNames),
                 "kStateNames has kStates names, and nullptr behind them");
   static_assert(0 <= Rule::kStates && Rule::kStates <= NC_STATE_COUNT,
                 "a rule keeps at most two numbers of an element");
   const int32_t* nonnegative = nullptr;
   if constexpr (KeptInFormats<Rule>) nonnegative = Rule::kNonnegative;
+  constexpr auto kAtStep = [](const double* options, int64_t t, float* constants) {
+    make_constants<Rule>(options, t, constants);
+  };
   return {Rule::kName, Rule::kStateNames, nonnegative, Rule::kOptionNames, kAtStep};
 }
 
-// Kernels: `update<Rule>`, or where they have two passes `update_amax<Rule>`.
+// Kernels: `update<Rule>`, or where they have two passes `update_amax<Rule>`; and `begin<Rule>` of
+// a machine that can count steps.
 template <class Kernels, class Rule>
 constexpr nc_update update_by() {
+  nc_update made{};
   if constexpr (Kernels::kTwoPasses)
-    return {nullptr, Kernels::template update_amax<Rule>};
+    made.update_amax = Kernels::template update_amax<Rule>;
   else
-    return {Kernels::template update<Rule>, nullptr};
+    made.update = Kernels::template update<Rule>;
+  if constexpr (requires { &Kernels::template begin<Rule>; })
+    made.begin = Kernels::template begin<Rule>;
+  return made;
 }
 
 // The rules' facts, and the kernels of each.

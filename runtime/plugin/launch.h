@@ -76,6 +76,32 @@ typedef struct nc_step {
   float constants[NC_CONSTANT_COUNT]; /* the rule's */
 } nc_step;
 
+/* What a GPU makes an nc_step of, if it counts the steps itself. */
+typedef struct nc_counted {
+  float* count;     /* of the steps so far, to which one is added; NULL: this is the first, and
+                       nothing is counted */
+  const void* grad; /* of nc_step, as grad_dtype */
+  int32_t grad_dtype;
+  int32_t group; /* of nc_begin.options */
+} nc_counted;
+
+/* A rule's option of a group: a number, or a float32 in the machine's memory where there is one. */
+typedef struct nc_option {
+  double number;
+  const float* tensor;
+} nc_option;
+
+/* How steps that a GPU counts begin. All pointers are to its memory. */
+typedef struct nc_begin {
+  nc_step* steps; /* one for each of `tensors`, which are made */
+  const nc_counted* tensors;
+  const nc_option* options; /* of each group one for each of the rule's names */
+  const float* grad_scale;  /* that gradients are to be divided by; NULL: 1 */
+  const float* found_inf;   /* or NULL: if not 0, nothing is counted */
+  int64_t count;            /* tensors */
+  void* stream;             /* cudaStream_t */
+} nc_begin;
+
 /* Runs body(context, begin, end) over disjoint ranges that cover [0, count), in any order and on
    any threads, and returns when all are done. The caller owns the threads. */
 typedef void (*nc_parallel_for)(int64_t count,

@@ -4,8 +4,10 @@
 
 #include <stdint.h>
 
-/* The most that a rule has: numbers that it keeps of an element, and constants of a step. */
+/* The most that a rule has: numbers that it keeps of an element, a group's options, and constants
+   of a step. */
 #define NC_STATE_COUNT 2
+#define NC_OPTION_COUNT 16
 #define NC_CONSTANT_COUNT 10
 
 typedef struct nc_update_rule {

@@ -14,7 +14,7 @@
 #include "runtime/plugin/state.h"
 #include "runtime/plugin/transfer.h"
 
-#define NC_PLUGIN_VERSION 11u
+#define NC_PLUGIN_VERSION 12u
 #define NC_PLUGIN_ENTRY "narrowcast_plugin"
 
 /* Each function returns NULL, or a sentence that says what failed; the string lives as long as the
@@ -22,6 +22,7 @@
 typedef const char* (*nc_function)(const nc_launch* launch);
 typedef const char* (*nc_transfer_function)(const nc_transfer* transfer);
 typedef const char* (*nc_parts_function)(const nc_parts* parts);
+typedef const char* (*nc_begin_function)(const nc_begin* begin);
 
 /* A step by a rule. */
 typedef struct nc_update {
@@ -30,6 +31,8 @@ typedef struct nc_update {
                          in the same pass; then `record_amax` */
   nc_function update_amax; /* the step, and collect of the new master: the first of two passes; then
                               `cast`. NULL where `update` is not */
+  nc_begin_function begin; /* before either, the steps of a launch; NULL on the CPU, where the host
+                              makes them by nc_update_rule.at_step */
 } nc_update;
 
 typedef struct nc_machine {

@@ -169,14 +169,22 @@ void check_tiles(Checks& checks, const std::string& name, const nc_machine& mach
   checks.number(name + ".step_rows", machine.step_rows, 1, kMost);
 }
 
+void check_updates(Checks& checks, const std::string& name, int64_t rules,
+                   const nc_machine& machine, bool waits) {
+  checks.there(name + ".updates", machine.updates);
+  for (int64_t i = 0; checks.fault.empty() && i < rules; ++i) {
+    const std::string update = indexed(name + ".updates", static_cast<int>(i));
+    checks.there_if(waits, update + ".update_amax", machine.updates[i].update_amax);
+    checks.there_if(!waits, update + ".update", machine.updates[i].update);
+    checks.there_if(name == "cuda", update + ".begin", machine.updates[i].begin);
+  }
+}
+
 // Of plain parameters: there are kernels of the rules, and nothing else.
 void check_plain(Checks& checks, const std::string& name, int64_t rules,
                  const nc_machine& machine) {
   check_tiles(checks, name, machine);
-  checks.there(name + ".updates", machine.updates);
-  for (int64_t i = 0; checks.fault.empty() && i < rules; ++i)
-    checks.there(indexed(name + ".updates", static_cast<int>(i)) + ".update",
-                 machine.updates[i].update);
+  check_updates(checks, name, rules, machine, /*waits=*/false);
 }
 
 void check_machine(Checks& checks, const std::string& name, const nc_format& format, int64_t rules,
@@ -195,12 +203,7 @@ void check_machine(Checks& checks, const std::string& name, const nc_format& for
   const bool delayed = format.amax == std::string_view("delayed");
   const bool waits = format.tensor_amax != 0 && !delayed;  // a cast, for the amax of all shards
   checks.there_if(format.tensor_amax != 0, field("reduce_amax"), machine.reduce_amax);
-  checks.there(field("updates"), machine.updates);
-  for (int64_t i = 0; checks.fault.empty() && i < rules; ++i) {
-    const std::string update = indexed(field("updates"), static_cast<int>(i));
-    checks.there_if(waits, update + ".update_amax", machine.updates[i].update_amax);
-    checks.there_if(!waits, update + ".update", machine.updates[i].update);
-  }
+  check_updates(checks, name, rules, machine, waits);
   checks.there_if(delayed, field("start_history"), machine.start_history);
   checks.there_if(delayed, field("record_amax"), machine.record_amax);
   checks.there_if(format.columnwise_derived != 0, field("derive_columnwise"),

@@ -26,7 +26,7 @@ struct Rule {
     float lr, eps, weight_decay, decoupled;
   };
 
-  static Constants at_step(const Options& o, int64_t t) {
+  NC_EVERYWHERE static Constants at_step(const Options& o, int64_t t) {
     return {narrowed(o.beta1),
             narrowed(o.beta2),
             narrowed(1 - o.beta1),

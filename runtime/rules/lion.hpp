@@ -19,7 +19,7 @@ struct Rule {
     float beta1, beta2, one_minus_beta1, one_minus_beta2, lr, weight_decay;
   };
 
-  static Constants at_step(const Options& o, int64_t) {
+  NC_EVERYWHERE static Constants at_step(const Options& o, int64_t) {
     return {narrowed(o.beta1),     narrowed(o.beta2), narrowed(1 - o.beta1),
             narrowed(1 - o.beta2), narrowed(o.lr),    narrowed(o.weight_decay)};
   }

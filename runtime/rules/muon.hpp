@@ -20,7 +20,7 @@ struct Rule {
     float lr, kept;
   };
 
-  static Constants at_step(const Options& o, int64_t) {
+  NC_EVERYWHERE static Constants at_step(const Options& o, int64_t) {
     return {narrowed(o.lr), narrowed(1 - o.lr * o.weight_decay)};
   }
 

@@ -21,7 +21,7 @@ struct Rule {
     float lr, momentum, one_minus_dampening, weight_decay, nesterov, decoupled;
   };
 
-  static Constants at_step(const Options& o, int64_t t) {
+  NC_EVERYWHERE static Constants at_step(const Options& o, int64_t t) {
     return {narrowed(o.lr),           narrowed(o.momentum), narrowed(t == 1 ? 1 : 1 - o.dampening),
             narrowed(o.weight_decay), narrowed(o.nesterov), narrowed(o.decoupled)};
   }

@@ -11,7 +11,7 @@ import narrowcast as nc
 import reference
 
 TORCHS = ("AdamW", "Adam", "SGD")
-OURS = {"state_dtype", "rounding", "seed", "decoupled_weight_decay"}
+OURS = {"state_dtype", "rounding", "seed", "decoupled_weight_decay", "capturable"}
 
 
 @pytest.mark.parametrize("name", TORCHS)
@@ -76,10 +76,9 @@ def test_options_without_effect_are_refused(name, option, value):
 
 
 @pytest.mark.parametrize("name", ["Adam", "AdamW", "FusedAdam"])
-@pytest.mark.parametrize("option", ["amsgrad", "capturable"])
-def test_adams_options_without_effect_are_refused(name, option):
-    with pytest.raises(NotImplementedError, match=f"has {option}=True"):
-        getattr(nc.optim, name)([nn.Parameter(torch.ones(4))], **{option: True})
+def test_amsgrad_is_refused(name):
+    with pytest.raises(NotImplementedError, match="has amsgrad=True"):
+        getattr(nc.optim, name)([nn.Parameter(torch.ones(4))], amsgrad=True)
 
 
 @pytest.mark.parametrize(

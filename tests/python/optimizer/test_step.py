@@ -164,7 +164,7 @@ def test_empty_parameters_count_their_steps():
         (ValueError, "'odd'", {"rounding": "odd"}),
         (ValueError, "group 0: seed is from 0", {"rounding": "stochastic", "seed": -1}),
         (TypeError, "group 0: seed is an int", {"seed": 0.5}),
-        (NotImplementedError, "capturable", {"capturable": True}),
+        (NotImplementedError, "amsgrad", {"amsgrad": True}),
         (ValueError, r"group 0: lr is -1\.0", {"lr": -1.0}),
         (ValueError, r"beta2 is 1\.0", {"betas": (0.9, 1.0)}),
         (ValueError, "eps is nan", {"eps": float("nan")}),

@@ -44,7 +44,7 @@ struct Rule {
     float lr, beta;
   };
 
-  static Constants at_step(const Options& o, int64_t) {
+  NC_EVERYWHERE static Constants at_step(const Options& o, int64_t) {
     return {narrowed(o.lr), narrowed(o.beta)};
   }
 

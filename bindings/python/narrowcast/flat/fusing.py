@@ -141,9 +141,10 @@ class Updates:
         """Whether the weights' buffers are those that the tables are of."""
         return self.exchange.is_current(self._stores)
 
-    def build(self, entries: list[Entry]) -> list[StepTable]:
+    def build(self, entries: list[Entry], counted: bool) -> list[StepTable]:
         """Makes the tables anew and returns their parts in a step. `entries`: of the optimizer's
-        parameters. ValueError if shards of one format are rounded in two ways.
+        parameters; `counted`: the GPU counts steps. ValueError if shards of one format are rounded
+        in two ways.
         """
         if not self.is_current():
             self._make_exchange()
@@ -152,13 +153,15 @@ class Updates:
         is_reduced = self.exchange.is_collective
         for of_format in self.exchange.formats:
             own = [known.get(id(self.parameters[index])) for index in of_format.indices]
-            table = self._table(of_format, own)
+            table = self._table(of_format, own, counted)
             has_amaxes = is_reduced or of_format.peers is not None
             made.append(StepTable(table, of_format.amaxes if has_amaxes else None, is_reduced))
             self.tables.append(table)
         return made
 
-    def _table(self, of_format: FormatShards, own: list[Entry | None]) -> _C.UpdateTable:
+    def _table(
+        self, of_format: FormatShards, own: list[Entry | None], counted: bool
+    ) -> _C.UpdateTable:
         stochastic = {entry.seed is not None for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
@@ -167,7 +170,8 @@ class Updates:
             )
         is_reduced = self.exchange.is_collective
         shared = (self.exchange.floats, of_format.skips) if is_reduced else (None, None)
-        table = _C.UpdateTable(self._rule, of_format.shards, stochastic == {True}, *shared)
+        how = stochastic == {True}, counted
+        table = _C.UpdateTable(self._rule, of_format.shards, *how, *shared)
         for entry in own:
             if entry is None:  # an empty shard, or one that the optimizer's groups no longer have
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)

@@ -11,9 +11,9 @@ class Adam(FusedOptimizer):
     lr, betas, eps, weight_decay, decoupled_weight_decay
                   as torch's: weight decay is an L2 term in the gradient, or with
                   decoupled_weight_decay=True as in AdamW
-    amsgrad, maximize, capturable, differentiable, foreach, fused
+    amsgrad, maximize, differentiable, foreach, fused
                   NotImplementedError, but for False or None, and fused=True
-    state_dtype, rounding, seed
+    capturable, state_dtype, rounding, seed
                   narrowcast.optimizer.FusedOptimizer's, where all else is told
     """
 
@@ -118,9 +118,9 @@ class FusedAdam(FusedOptimizer):
                   as torch's, decoupled_weight_decay
     bias_correction
                   False: moments are taken as they are, though they begin at 0
-    amsgrad, capturable, set_grad_none
-                  True, True and False are a NotImplementedError
-    state_dtype, rounding, seed
+    amsgrad, set_grad_none
+                  True and False are a NotImplementedError
+    capturable, state_dtype, rounding, seed
                   narrowcast.optimizer.FusedOptimizer's, where all else is told. Masters are always
                   kept, and are float32
     """

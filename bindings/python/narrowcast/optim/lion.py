@@ -13,7 +13,7 @@ class Lion(FusedOptimizer):
                   as in the paper (Chen et al., 2023, "Symbolic discovery of optimization
                   algorithms", program 2): betas are those of the average and of the momentum, and
                   the decay is decoupled
-    state_dtype, rounding, seed
+    capturable, state_dtype, rounding, seed
                   narrowcast.optimizer.FusedOptimizer's, where all else is told
     """
 
@@ -26,11 +26,17 @@ class Lion(FusedOptimizer):
         betas: tuple[float | torch.Tensor, float | torch.Tensor] = (0.9, 0.99),
         weight_decay: float = 0.0,
         *,
+        capturable: bool = False,
         state_dtype: torch.dtype = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
     ):
-        defaults = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "weight_decay": weight_decay,
+            "capturable": capturable,
+        }
         super().__init__(params, defaults, state_dtype, rounding, seed)
 
     @staticmethod

@@ -58,7 +58,7 @@ class Muon(FusedOptimizer):
     """
 
     rule = "muon"
-    takes_flat_shards = False
+    takes_flat_shards = can_be_captured = False
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ class SGD(FusedOptimizer):
                   value shrinks by lr * weight_decay
     maximize, differentiable, foreach, fused
                   NotImplementedError, but for False or None, and fused=True
-    state_dtype, rounding, seed
+    capturable, state_dtype, rounding, seed
                   narrowcast.optimizer.FusedOptimizer's, where all else is told
     """
 
@@ -35,6 +35,7 @@ class SGD(FusedOptimizer):
         differentiable: bool = False,
         fused: bool | None = None,
         decoupled_weight_decay: bool = False,
+        capturable: bool = False,
         state_dtype: torch.dtype = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
@@ -49,6 +50,7 @@ class SGD(FusedOptimizer):
             "decoupled_weight_decay": decoupled_weight_decay,
             "maximize": maximize,
             "differentiable": differentiable,
+            "capturable": capturable,
         }
         super().__init__(params, defaults, state_dtype, rounding, seed)
 

@@ -40,7 +40,7 @@ class FusedOptimizer(torch.optim.Optimizer):
     A parameter gets state with its first gradient, or from a state dict; before that, the
     parameters of groups may be replaced. Frozen parameters have no state. Its entries:
 
-    step          0-dim float32, on the CPU
+    step          0-dim float32, on the CPU, or with capturable=True beside the parameter
     what the group's rule keeps (state_names)
                   of the parameter's shape and state_dtype; DTensors if the parameter is a DTensor.
                   In a state format it is two tensors, STATE_FORMAT (uint8 codes) and
@@ -58,6 +58,12 @@ class FusedOptimizer(torch.optim.Optimizer):
     gradient or a parameter that does not fit is an error that names the parameter. Nothing changes
     on this rank then.
 
+    With capturable=True, which all groups have or none, step() can be captured in a CUDA graph, and
+    takes the same step at each replay as it would outside. GPUs count steps (`step` is there), and
+    read constants that are tensors (float32, on the GPU), grad_scale and found_inf, without a check
+    and without a wait of the host. Constants that are numbers are the graph's own. RuntimeError for
+    a capture without it, or before the first steps.
+
     grad_scale and found_inf, as torch.amp.GradScaler sets them, act as in torch's fused optimizers.
     A skipped step changes nothing. With shards all ranks skip it if one rank has found_inf. Groups
     and state may be changed by hand between steps: a parameter that is new in a group, or whose
@@ -70,6 +76,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
     rule: str
     takes_flat_shards = True  # whether the rule can update runs of a matrix's elements
+    can_be_captured = True  # whether there is an option capturable
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -144,7 +151,8 @@ class FusedOptimizer(torch.optim.Optimizer):
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             grad_scale = self._prepare()
-            debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
+            if not step_context.is_captured():
+                debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
             self._take(grad_scale)
             self.loaded_histories.clear()
             self.is_state_form = False
@@ -161,37 +169,42 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Reads and checks all that the step needs, and changes no parameter. Returns the present
         grad_scale.
         """
-        step_context.check_not_captured(self.name)
+        step_context.check_capture(self)
         checked = [options.check(self, *one[::-1]) for one in enumerate(self.param_groups)]
         constants, seeds = zip(*checked, strict=True)
-        is_known = self._snapshot is not None and seeds == self._seeds
+        kind = seeds, options.is_capturable(self)
+        is_known = self._snapshot is not None and kind == self._kind
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
-            self._seeds = seeds
+            self._kind = kind
             self._rebuild()
-        grad_scale = getattr(self, "grad_scale", None)
-        scale = None if grad_scale is None else float(grad_scale)
-        if not self._tables.prepare(constants, scale):
+        amp = step_context.amp_of(self)
+        if not self._tables.prepare(constants, amp):
             self._rebuild()
-            if not self._tables.prepare(constants, scale):
+            if not self._tables.prepare(constants, amp):
                 raise RuntimeError(
                     f"{self.name}: a parameter's memory changes while a step reads it"
                 )
-        return scale
+        if step_context.is_captured() and self._tables.has_stale:
+            step_context.check_warm(self, "a weight was written to")
+        return amp.grad_scale
 
     def _rebuild(self) -> None:
         """Makes the tables anew, after construction, when a parameter has its first gradient, when
         memory has moved (a parameter put on another device, a shard that FSDP2 has padded again),
         and when groups or state were changed by hand.
         """
+        step_context.check_warm(self, "a parameter's state or memory is new")
         self._snapshot = None
         self.make_state(lambda parameter: parameter.grad is not None)
+        states.place_counts(self)
         states.share_histories(self)
         entries = parameters.entries(self)
         if not self._are_alike:
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same(f"parameters of {self.name}", facts)
             self._are_alike = True
-        self._tables = Tables(entries, self.flat_updates, self.loaded_histories)
+        counted = options.is_capturable(self)
+        self._tables = Tables(entries, self.flat_updates, self.loaded_histories, counted)
         self._use(entries)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)
 
@@ -202,7 +215,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         """What steps keep: the tables, what they were made from (no `_snapshot`: make them anew),
         and whether ranks were compared.
         """
-        self._seeds = self._snapshot = self._tables = None
+        self._kind = self._snapshot = self._tables = None
         self._are_alike = False
         self.is_state_form = False  # the state is there for a checkpoint to be loaded into it
 

@@ -13,6 +13,7 @@ from narrowcast.flat.fusing import StepTable, Updates, index_in
 from narrowcast.fsdp import stale, torch_names
 from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer.parameters import Entry
+from narrowcast.optimizer.step_context import Amp
 from narrowcast.ranks import Reduction
 from narrowcast.registry import Format
 from narrowcast.tensor import dtensors, scale_groups
@@ -56,7 +57,7 @@ def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
 
 class Tables:
     """Made from all parameters of an optimizer. `flat_updates`, `loaded_histories`: the optimizer's
-    own.
+    own; `counted`: GPUs count the steps.
     """
 
     def __init__(
@@ -64,10 +65,13 @@ class Tables:
         entries: list[Entry],
         flat_updates: list[Updates],
         loaded_histories: dict[torch.Tensor, torch.Tensor],
+        counted: bool,
     ):
+        self._counted = counted
         self._tables: dict[Key, _C.UpdateTable] = {}
         self._parameters: dict[Key, list[torch.Tensor]] = {}
         self._stores: dict[Key, list[Store]] = {}  # of quantized ones
+        self._weights: list[tuple[torch.Tensor, Store]] = []
         self._delayed: list[tuple[torch.Tensor, Store]] = []
         self._loaded_histories = loaded_histories
         every = [entry.parameter for entry in entries]
@@ -76,11 +80,12 @@ class Tables:
         for entry in entries:
             if index_in(flat_updates, entry.parameter) is None:
                 self._add(entry, sharing)
-        self._continued = stale.shards_of(self._delayed)
+        # Where a GPU may skip the step, it leaves all bytes as they are.
+        self._continued = stale.shards_of(self._weights if counted else self._delayed)
         self._reductions: list[Reduction] = []
         self._parts = self._lay_out()
         self._updates = [*flat_updates, *(_updates_of(*each) for each in sharing.items())]
-        self._parts += chain.from_iterable(one.build(entries) for one in self._updates)
+        self._parts += chain.from_iterable(one.build(entries, counted) for one in self._updates)
         every = [*self._reductions, *(one.exchange for one in self._updates)]
         self._collective = [one for one in every if one.is_collective]
 
@@ -96,6 +101,8 @@ class Tables:
                 "optimizer was made, so a step would leave the model as it is. Make the optimizer "
                 "after fully_shard"
             )
+        if store.master is not None:
+            self._weights.append((entry.parameter, store))
         group = dtensors.shard_group(entry.parameter)
         stochastic = entry.seed is not None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
@@ -113,7 +120,8 @@ class Tables:
     def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:
             plugin = None if key.format is None else key.format.plugin
-            self._tables[key] = _C.UpdateTable(key.rule, plugin, key.device, key.stochastic)
+            how = key.stochastic, self._counted
+            self._tables[key] = _C.UpdateTable(key.rule, plugin, key.device, *how)
             self._stores[key], self._parameters[key] = [], []
         parameter, state, name, group, *_ = entry
         self._parameters[key].append(parameter)
@@ -142,7 +150,12 @@ class Tables:
             for key, table in self._tables.items()
         ]
 
-    def prepare(self, options: list[list[float]], grad_scale: float | None) -> bool:
+    @property
+    def has_stale(self) -> bool:
+        """Whether a step begins with casts."""
+        return any(shard.store.is_stale for shard in self._continued)
+
+    def prepare(self, options: list[list[float | torch.Tensor]], amp: Amp) -> bool:
         """Reads and checks all gradients and changes nothing. False if a parameter's memory or
         state is no longer what the tables say.
         """
@@ -150,9 +163,13 @@ class Tables:
             gradient = parameter.grad
             if isinstance(gradient, DTensor) and gradient.placements != parameter.placements:
                 parameter.grad = gradient.redistribute(placements=parameter.placements)
-        tables = chain(self._tables.values(), *(updates.tables for updates in self._updates))
+        tables = [(key.device, table) for key, table in self._tables.items()]
+        tables += [(each.device, table) for each in self._updates for table in each.tables]
         return all(updates.is_current() for updates in self._updates) and all(
-            table.prepare(options, grad_scale) for table in tables
+            table.prepare_counted(options, *amp.on(device))
+            if self._counted
+            else table.prepare(options, amp.grad_scale)
+            for device, table in tables
         )
 
     def replace_gradients(self, given: dict[torch.Tensor, tuple[torch.Tensor, float]]) -> None:
@@ -167,9 +184,11 @@ class Tables:
 
     def step(self) -> None:
         """Takes the step that was prepared. First casts the stale weights with delayed scaling,
-        whose history the update continues; of all others the update makes the bytes.
+        whose history the update continues; of all others the update makes the bytes, unless the GPU
+        decides whether there is one.
         """
-        stale.cast(self._continued)
+        if any(shard.is_asked or shard.store.is_stale for shard in self._continued):
+            stale.cast(self._continued)
         for parameter, store in self._delayed if self._loaded_histories else ():
             if (history := self._loaded_histories.get(parameter)) is not None:
                 store.bytes.history.copy_(history)

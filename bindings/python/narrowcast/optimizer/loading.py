@@ -14,6 +14,7 @@ from narrowcast.tensor import dtensors
 # Options of all torch's optimizers that choose a way through the same arithmetic: groups that have
 # them are torch's.
 _WAYS = ("foreach", "fused")
+_KEPT = ("params", "capturable", *_WAYS)  # of a group that is loaded into
 _OPTIONAL = ("master", "history")  # entries that a saved state may lack
 
 
@@ -110,8 +111,7 @@ def _check(state: dict, saved: dict, name: str) -> None:
 
 def _options_of(optimizer, group: dict) -> dict:
     """The options that a saved group brings."""
-    left = ("params", *_WAYS)
-    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in left}
+    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in _KEPT}
     return optimizer.adopted_options(loaded)
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from narrowcast.optimizer import FusedOptimizer
 
 # Options of torch's optimizers that the fused ones have not.
-_REFUSED = ("amsgrad", "maximize", "differentiable", "capturable")
+_REFUSED = ("amsgrad", "maximize", "differentiable")
 _FRACTIONS = {"beta1", "beta2"}  # below 1
 
 # A rule's options; its states; and whether each of these never is negative, empty where the rule is
@@ -24,11 +24,12 @@ _FRACTIONS = {"beta1", "beta2"}  # below 1
 rule_facts = functools.cache(_C.rule_facts)
 
 
-def refuse(given: dict, where: str) -> None:
+def refuse(given: dict, where: str, more: tuple[str, ...] = ()) -> None:
     """NotImplementedError for an option of torch's that is set and would have no effect. foreach
-    and fused choose another way through the same arithmetic, of which there is one here.
+    and fused choose another way through the same arithmetic, of which there is one here. `more`:
+    what the optimizer has not either.
     """
-    unknown = [key for key in _REFUSED if given.get(key)]
+    unknown = [key for key in (*_REFUSED, *more) if given.get(key)]
     unknown += ["foreach"] if given.get("foreach") else []
     unknown += ["fused"] if given.get("fused") is False else []
     for key in unknown:
@@ -51,17 +52,35 @@ def state_format_of(optimizer: FusedOptimizer) -> StateFormat | None:
     )
 
 
-def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[float], int | None]:
+def is_capturable(optimizer: FusedOptimizer) -> bool:
+    """Whether a CUDA graph can take its steps. ValueError if groups differ in it."""
+    every = {bool(group.get("capturable", False)) for group in optimizer.param_groups}
+    if len(every) > 1:
+        raise ValueError(
+            "groups differ in capturable, and one step updates them all: give all of them the same"
+        )
+    return every == {True}
+
+
+def check(
+    optimizer: FusedOptimizer, group: dict, index: int
+) -> tuple[list[float | torch.Tensor], int | None]:
     """The rule's options of a group, and the base seed of its stochastic rounding, None if it
     rounds to nearest. ValueError or TypeError for an option that makes no sense;
-    NotImplementedError for one of torch's that the optimizer has not.
+    NotImplementedError for one of torch's that the optimizer has not. Where steps can be captured,
+    tensors on a GPU stay there, and nobody looks at them.
     """
-    refuse(group, f"group {index}")
+    refuse(group, f"group {index}", () if optimizer.can_be_captured else ("capturable",))
     try:
-        numbers = {key: float(value) for key, value in optimizer.numbers(group).items()}
+        numbers = {
+            key: value if group.get("capturable") and _is_on_gpu(value) else float(value)
+            for key, value in optimizer.numbers(group).items()
+        }
         check_rounding(group["rounding"])
         check_word("seed", group["seed"])
         for key, value in numbers.items():
+            if isinstance(value, torch.Tensor):
+                continue
             if not 0 <= value < (1 if key in _FRACTIONS else math.inf):
                 least = "from 0 up to 1" if key in _FRACTIONS else "finite, and 0 or above"
                 raise ValueError(f"{key} is {value}, and must be {least}")
@@ -70,3 +89,7 @@ def check(optimizer: FusedOptimizer, group: dict, index: int) -> tuple[list[floa
         raise type(error)(f"group {index}: {error} ({given})") from None
     seed = int(group["seed"]) if group["rounding"] == "stochastic" else None
     return [numbers[name] for name in rule_facts(optimizer.rule_of(group))[0]], seed
+
+
+def _is_on_gpu(value) -> bool:
+    return isinstance(value, torch.Tensor) and value.is_cuda

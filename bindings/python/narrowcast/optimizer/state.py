@@ -11,7 +11,7 @@ import torch
 
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import parameters, state_formats
+from narrowcast.optimizer import options, parameters, state_formats
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ def make_state(
             f"{local.describe()}: it has no value in float32 that a step could change. "
             "nc.convert(model, format, trainable=True) makes weights that are trained"
         )
-    state = {"step": torch.zeros((), dtype=torch.float32, device="cpu")}
+    device = local.device if options.is_capturable(optimizer) else "cpu"
+    state = {"step": torch.zeros((), dtype=torch.float32, device=device)}
     if isinstance(local, MasterWeight):
         _share_history(parameter, state)
     elif parameter.dtype != torch.float32:
@@ -45,6 +46,16 @@ def make_state(
             zeros = torch.zeros(local.shape, dtype=dtype, device=local.device)
             state[name] = dtensors.like(parameter, zeros)
     return state
+
+
+def place_counts(optimizer) -> None:
+    """Brings counts of steps where the optimizer counts them, which may have changed."""
+    on_gpu = options.is_capturable(optimizer)
+    for _, parameter, _ in parameters.named(optimizer.param_groups):
+        state = optimizer.state.get(parameter, {})
+        step = state.get("step")
+        if isinstance(step, torch.Tensor) and not step.is_meta:
+            state["step"] = step.to(dtensors.local_of(parameter).device if on_gpu else "cpu")
 
 
 def share_histories(optimizer) -> None:

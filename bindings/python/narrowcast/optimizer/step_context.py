@@ -4,14 +4,15 @@ torch calls it where no parameter is to change.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+import torch.distributed as dist
 from torch.autograd import profiler
 from torch.optim import optimizer as torch_optimizer
 
 from narrowcast import ranks
-from narrowcast.optimizer import parameters
+from narrowcast.optimizer import options, parameters
 from narrowcast.tensor import dtensors
 
 if TYPE_CHECKING:
@@ -34,25 +35,75 @@ def has_observers(one: torch.optim.Optimizer) -> bool:
 
 def is_skipped(optimizer: FusedOptimizer) -> bool:
     """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
-    step or none does, because a step may be collective.
+    step or none does, because a step may be collective. With capturable=True kernels look at it.
     """
     found_inf = getattr(optimizer, "found_inf", None)
-    if found_inf is None:
+    if found_inf is None or options.is_capturable(optimizer):
         return False
+    # A GradScaler that has seen no gradient on this rank gives the number 0.
+    return ranks.is_on_any(float(found_inf) != 0, _groups_of(optimizer))
+
+
+def _groups_of(optimizer: FusedOptimizer) -> dict[dist.ProcessGroup, torch.device]:
+    """Those of ranks that have parts of the same parameters, each with a device."""
     every = (parameter for _, parameter, _ in parameters.named(optimizer.param_groups))
     groups = {dtensors.shard_group(one): dtensors.device_of(one) for one in every}
     groups |= {one.group: one.device for one in optimizer.flat_updates}
     groups.pop(None, None)
-    # A GradScaler that has seen no gradient on this rank gives the number 0.
-    return ranks.is_on_any(float(found_inf) != 0, groups)
+    return groups
 
 
-def check_not_captured(name: str) -> None:
-    """RuntimeError while a CUDA graph is captured."""
-    if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+class Amp(NamedTuple):
+    """What GradScaler has set: numbers, or for kernels tensors on their device."""
+
+    grad_scale: float | torch.Tensor | None = None
+    found_inf: torch.Tensor | None = None
+
+    def on(self, device: torch.device) -> Amp:
+        """Tensors, float32 of one element."""
+        return Amp(*(_on(one, device) for one in self))
+
+
+def _on(given, device: torch.device) -> torch.Tensor | None:
+    if given is None or isinstance(given, torch.Tensor):
+        return None if given is None else given.to(device, torch.float32, non_blocking=True)
+    return torch.full((), given, dtype=torch.float32, device=device)
+
+
+def amp_of(optimizer: FusedOptimizer) -> Amp:
+    """With capturable=True nothing waits for the GPU; found_inf is the largest of all ranks'."""
+    scale = getattr(optimizer, "grad_scale", None)
+    if not options.is_capturable(optimizer):
+        return Amp(None if scale is None else float(scale))
+    found_inf = getattr(optimizer, "found_inf", None)
+    for group, device in {} if found_inf is None else _groups_of(optimizer).items():
+        found_inf = _on(found_inf, device).clone()
+        dist.all_reduce(found_inf, op=dist.ReduceOp.MAX, group=group)
+    return Amp(scale, found_inf)
+
+
+def is_captured() -> bool:
+    """Whether the present stream's work becomes a CUDA graph."""
+    return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
+
+
+def check_capture(optimizer: FusedOptimizer) -> None:
+    """RuntimeError while a CUDA graph is captured that cannot take the step."""
+    if is_captured() and not options.is_capturable(optimizer):
+        more = "pass capturable=True, or c" if optimizer.can_be_captured else "C"
         raise RuntimeError(
-            f"{name}: a CUDA graph is being captured, and steps are counted on the host, so each "
-            "replay would take the same step. Capture forward and backward alone"
+            f"{optimizer.name}: a CUDA graph is being captured, and steps are counted on the host, "
+            f"so each replay would take the same step: {more}apture forward and backward alone"
+        )
+
+
+def check_warm(optimizer: FusedOptimizer, why: str) -> None:
+    """RuntimeError while a CUDA graph is captured, whose replays would repeat what is done once."""
+    if is_captured():
+        raise RuntimeError(
+            f"{optimizer.name}: a CUDA graph is being captured, and {why}, which replays must not "
+            "repeat: take some steps before the capture, with gradients of the same parameters, "
+            "and write to no weight between them and the capture"
         )
 
 
