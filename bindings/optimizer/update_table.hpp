@@ -167,7 +167,9 @@ class UpdateTable {
       if (any(&UpdatedParameter::has_gradient) && any(&UpdatedParameter::lacks_gradient))
         outdated.push_back(&parameters_[i]);
     }
-    for (UpdatedParameter& parameter : parameters_) parameter.commit(cast, !stochastic_);
+    // With counted steps nobody else makes bytes, so that forwards in a graph need not cast.
+    const bool nearest = !stochastic_ && !counted_;
+    for (UpdatedParameter& parameter : parameters_) parameter.commit(cast, nearest);
     for (const UpdatedParameter* one : outdated) one->mark_stale();
   }
 
