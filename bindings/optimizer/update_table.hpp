@@ -111,10 +111,10 @@ class UpdateTable {
   }
 
   // The same where the GPU counts.
-  bool prepare_counted(const CountedOptions& groups, const OptionalTensor& grad_scale,
-                       const OptionalTensor& found_inf) {
+  bool prepare_counted(const CountedOptions& groups, OptionalTensor grad_scale,
+                       OptionalTensor found_inf) {
     if (!read_gradients([](size_t) { return nc_step{}; })) return false;
-    counted_->prepare(groups, grad_scale, found_inf);
+    counted_->prepare(groups, std::move(grad_scale), std::move(found_inf));
     return true;
   }
 
