@@ -7,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import timeit
 from pathlib import Path
 
 import pytest
@@ -288,16 +289,14 @@ def test_a_mode_that_a_program_has_not(programs, monkeypatch, capsys, program, m
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
 
 
-def test_optimizers(tmp_path):
-    """torch's first, then each rule with each state that it takes."""
-    picture = tmp_path / "picture.png"
-    small = "--formats", "mxfp8_e4m3", "--millions", 0.01, "--rounds", 1, "--plot", picture
-    _, rows = bench("optimizers.py", *small, json_file=tmp_path / "rows")
-    own = [row for row in rows if row["optimizer"].startswith("nc.")]
-    assert rows[0]["optimizer"] == "torch.optim.AdamW" and rows[0]["bytes"] == 28
-    assert [row["state"] for row in own][:3] == ["float32", "bfloat16", "int8_root"]
-    assert [row["bytes"] for row in own] == [28.0625, 20.0625, 16.1875, *[20.0625, 16.0625] * 2]
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_price_of_an_optimizer(programs):
+    """Of a step, and of the cast that follows it where the optimizer is not narrowcast's."""
+    bench, made = programs("bench"), programs("narrowcast.benchmark.weights").Weights(1, "cpu")
+    for name, optimizer in bench.OPTIMIZERS.items():
+        price = bench.price_of(
+            optimizer, "mxfp8_e4m3", made, lambda work: timeit.timeit(work, number=1)
+        )
+        assert price > 0, name
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
