@@ -2,7 +2,7 @@
 
 from xml.sax.saxutils import escape
 
-_LINE, _LABELS, _BARS, _FIGURES = 18, 330, 420, 170  # pixels: a row's height, and the three columns
+_LINE, _LABELS, _BARS, _FIGURES = 18, 360, 420, 170  # pixels: a row's height, and the three columns
 _STYLE = (
     'text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; } '
     ".end { text-anchor: end; } .page { fill: #ffffff; } .own { fill: #4477aa; } "
