@@ -115,6 +115,7 @@ def test_shapes():
         (("--rules", "lion", "--states", "int8_root"), "none keeps its state in int8_root"),
         (("--rounds", "0"), "--rounds is at least 1"),
         (("--millions", "0"), "--millions more than 0"),
+        (("--json", "no_such_folder/rows"), "no_such_folder/rows"),
     ],
 )
 def test_errors(capsys, arguments, sentence):

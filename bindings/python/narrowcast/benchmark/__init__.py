@@ -2,6 +2,8 @@
 torch's and other libraries'. Each row is an optimizer with weights of its own.
 """
 
+from pathlib import Path
+
 import torch
 
 from narrowcast import registry
@@ -57,6 +59,8 @@ def run(
         raise ValueError("--rounds is at least 1, and --millions more than 0")
     formats = [registry.format(name).name for name in formats or registry.formats()]
     chosen = rows.all_rows(formats, rules, states)
+    for path in {json, plot} - {None, "-"}:
+        Path(path).touch()  # a file that cannot be written is found before the work
     count = 1e6 * millions if millions else _fitting(chosen, device)
     weights = Weights(count, device)
     report.progress(f"{len(chosen)} optimizers with {weights.count:,} parameters each, on {device}")
@@ -116,7 +120,8 @@ def _figures(made: list[rows.Row], copy, samples, weights: Weights) -> list[dict
     found = []
     for row, one in zip(made, samples, strict=True):
         facts = {key: getattr(row, key) for key in ("optimizer", "format", "state", "kept")}
-        facts |= {"bytes": row.moved, "parameters": weights.count, "device": weights.device_name}
+        facts |= {"bytes": row.moved, "parameters": weights.count}
+        facts |= {"device": weights.device_name, "torch": torch.__version__}
         times = zip(("ms", "ms_25", "ms_75"), (one.seconds, *one.quartiles), strict=True)
         facts |= {key: 1e3 * seconds for key, seconds in times}
         facts |= {"host_us": 1e6 * one.host, "copy_gb_per_s": bytes_per_second / 1e9}
