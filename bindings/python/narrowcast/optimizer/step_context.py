@@ -76,9 +76,8 @@ def amp_of(optimizer: FusedOptimizer) -> Amp:
     if not options.is_capturable(optimizer):
         return Amp(None if scale is None else float(scale))
     found_inf = getattr(optimizer, "found_inf", None)
-    for group, device in {} if found_inf is None else _groups_of(optimizer).items():
-        found_inf = _on(found_inf, device).clone()
-        dist.all_reduce(found_inf, op=dist.ReduceOp.MAX, group=group)
+    if found_inf is not None and (groups := _groups_of(optimizer)):
+        found_inf = ranks.largest(_on(found_inf, next(iter(groups.values()))), groups)
     return Amp(scale, found_inf)
 
 

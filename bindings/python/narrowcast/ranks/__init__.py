@@ -10,7 +10,23 @@ Knows torch.distributed and _C, neither FSDP2 nor formats.
 """
 
 from narrowcast.ranks.debugging import debug
-from narrowcast.ranks.facts import DisagreementError, Fact, gather_objects, is_on_any, same
+from narrowcast.ranks.facts import (
+    DisagreementError,
+    Fact,
+    gather_objects,
+    is_on_any,
+    largest,
+    same,
+)
 from narrowcast.ranks.reduction import Reduction
 
-__all__ = ["DisagreementError", "Fact", "Reduction", "debug", "gather_objects", "is_on_any", "same"]
+__all__ = [
+    "DisagreementError",
+    "Fact",
+    "Reduction",
+    "debug",
+    "gather_objects",
+    "is_on_any",
+    "largest",
+    "same",
+]

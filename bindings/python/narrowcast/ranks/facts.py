@@ -46,6 +46,14 @@ def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool
     return flag
 
 
+def largest(number: torch.Tensor, groups: dict[dist.ProcessGroup, torch.device]) -> torch.Tensor:
+    """The largest of all ranks' numbers, a tensor of one element, likewise; no host waits."""
+    for group, device in groups.items():
+        number = number.to(device, copy=True)
+        dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)
+    return number
+
+
 def gather_objects(own: Any, group: dist.ProcessGroup | None, device: torch.device) -> list:
     """A picklable object of each rank of a group, by rank; without a group this rank's alone.
     Collective, and the host waits.
