@@ -162,7 +162,7 @@ class Updates:
     def _table(
         self, of_format: FormatShards, own: list[Entry | None], counted: bool
     ) -> _C.UpdateTable:
-        stochastic = {entry.seed is not None for entry in own if entry is not None}
+        stochastic = {entry.stochastic for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
                 f"flat shards of weights in {of_format.format.name} are in option groups of two "
@@ -177,7 +177,7 @@ class Updates:
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)
                 table.add(none, "no parameter", 0, {}, 0, 0)
             else:
-                parameter, state, name, group, seed, _ = entry
+                parameter, state, name, group, seed, *_ = entry
                 table.add(parameter, name, group, state, seed or 0, 0)
         table.share(of_format.peers)
         return table
