@@ -81,10 +81,10 @@ def convert(
     trainable   True: each weight is a tensor over its float32 value, which any optimizer trains.
                 False: each weight is bytes alone, without a gradient. None: True for the weights
                 that require a gradient, else False
-    value_dtype of the weights in training. torch.float32: the value is that, whatever dtype the weight
-                had, which it goes on to announce. torch.bfloat16: value, weight and gradient are
-                bfloat16, for float32 and bfloat16 weights; nc.optim.AdamW keeps eight bits more of
-                each value, or rounds it stochastically (docs/optimizers.md, "Values in bfloat16")
+    value_dtype of the weights in training. torch.float32: of the value, and the weight goes on to
+                announce the dtype that it had. torch.bfloat16: value, weight and gradient have it,
+                of float32 and bfloat16 weights; nc.optim.AdamW keeps eight bits more of each value,
+                or rounds it stochastically (docs/optimizers.md, "Values in bfloat16")
     mesh        the DeviceMesh that fully_shard will get, or its number of shards. If it is given, a
                 weight that cannot be cut over it is an error here
     share_scale
@@ -161,8 +161,8 @@ def _check_values(weights: list[selection.Weight], options: Options) -> None:
         is_half = weight.dtype == torch.float16 and options.keeps_master(weight)
         if is_half and options.value_dtype == torch.bfloat16:
             raise TypeError(
-                f"{name} is float16, and with value_dtype=torch.bfloat16 it would be bfloat16: call "
-                "model.bfloat16() first, or leave value_dtype out"
+                f"{name} is float16, and value_dtype=torch.bfloat16 would make it bfloat16, unlike "
+                "its inputs: call model.bfloat16() first, or leave value_dtype out"
             )
 
 

@@ -36,9 +36,9 @@ DECODING: dict[Callable, Callable] = {}
 
 
 class MasterWeight(torch.Tensor):
-    """A weight in training, as nc.convert makes it. To torch it is a tensor over its value; products
-    of matrices read its bytes. Over a float32 value it announces a dtype, float32, bfloat16 or
-    float16: torch reads the value rounded to it, and the gradient has it.
+    """A weight in training, as nc.convert makes it. To torch it is a tensor over its value;
+    products of matrices read its bytes. Over a float32 value it announces a dtype, float32,
+    bfloat16 or float16: torch reads the value rounded to it, and the gradient has it.
 
     value   a plain tensor of the same shape, float32 or with value_dtype=torch.bfloat16 that, which
             optimizers and initializers write, and which checkpoints have
