@@ -184,7 +184,8 @@ __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& ten
 }
 
 // `kNarrow`, `Rounded`: as above. A gradient in float16 is rare, and has no body of its own, nor
-// has one in float32 of a bfloat16 master.
+// has one in float32 of a bfloat16 master, nor have masters that are drawn: random words would take
+// registers from all others.
 template <class Rule, bool kNarrow, class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
@@ -196,7 +197,9 @@ __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
           left = update_rows<Rule, Grad, State, Master, Rounded>(tile, tensor, step);
         });
       };
-      if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
+      if constexpr (!std::is_same_v<Master, Drawn>) {
+        if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
+      }
       if constexpr (std::is_same_v<Master, float>) {
         if (step.grad_dtype == NC_F32) update(static_cast<float*>(nullptr));
       }

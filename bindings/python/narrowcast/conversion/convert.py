@@ -156,10 +156,18 @@ def _check_all(weights: list[selection.Weight], format: registry.Format) -> None
 
 
 def _check_values(weights: list[selection.Weight], options: Options) -> None:
-    """TypeError for a float16 weight whose value is to be bfloat16: products would get both."""
+    """TypeError for a weight whose value cannot be bfloat16: a float16 one, whose inputs are that,
+    or a shard of float32, which FSDP2 has laid out by then.
+    """
     for name, weight, _ in weights:
-        is_half = weight.dtype == torch.float16 and options.keeps_master(weight)
-        if is_half and options.value_dtype == torch.bfloat16:
+        if options.value_dtype == torch.float32 or not options.keeps_master(weight):
+            continue
+        if weight.dtype == torch.float32 and torch_names.managed(weight)[1] is not None:
+            raise TypeError(
+                f"{name} is a shard of float32, which cannot become bfloat16: call "
+                "model.bfloat16(), or nc.convert, before fully_shard"
+            )
+        if weight.dtype == torch.float16:
             raise TypeError(
                 f"{name} is float16, and value_dtype=torch.bfloat16 would make it bfloat16, unlike "
                 "its inputs: call model.bfloat16() first, or leave value_dtype out"

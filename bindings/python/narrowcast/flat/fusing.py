@@ -15,6 +15,7 @@ from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange, FormatShards
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import FlatShard, Ranges
+from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
@@ -195,7 +196,8 @@ class Updates:
         for store in self._stores:
             if store.pending is None:  # some may have been made since the last step
                 invalidate_columnwise(store, manual=False)
-        note_writes(self.weights)
+        # Those that are their own masters are written to by the step, which counts that.
+        note_writes(one for one in self.weights if isinstance(one, QuantizedTensor))
         self.exchange.begin()
         if self.exchange.is_collective:
             for table, of_format in zip(self.tables, self.exchange.formats, strict=True):

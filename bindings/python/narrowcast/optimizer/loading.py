@@ -120,7 +120,7 @@ def _copy(parameter: torch.Tensor, state: dict, saved: dict) -> None:
     """Copies what was saved into a parameter's state. A master is the parameter's value, too. A
     residual that was not saved is 0.
     """
-    if residuals.KEY in state:
+    if residuals.KEY in state and residuals.KEY not in saved:
         state[residuals.KEY].zero_()
     for key, value in state.items():
         if key in saved and key != "history":
