@@ -8,8 +8,7 @@ namespace narrowcast::inline NC_VARIANT {
 
 // Whether every buffer begins at a multiple of 16 bytes.
 NC_EVERYWHERE bool begins_in_words(const nc_tensor& t, const void* grad) {
-  uint64_t low_bits = reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(grad) |
-                      reinterpret_cast<uint64_t>(t.residual);
+  uint64_t low_bits = reinterpret_cast<uint64_t>(t.value) | reinterpret_cast<uint64_t>(grad);
   for (const void* state : t.state) low_bits |= reinterpret_cast<uint64_t>(state);
   for (const void* buffer : t.buffer) low_bits |= reinterpret_cast<uint64_t>(buffer);
   return low_bits % 16 == 0;
