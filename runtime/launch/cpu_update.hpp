@@ -100,37 +100,30 @@ NC_MACHINE void update_floats(const nc_tensor& tensor, const nc_step& step, int6
   });
 }
 
-// The same where masters are bfloat16 with residuals. In x are the bfloat16 values.
+// The same where they are bfloat16, with residuals or without. In x are the new bfloat16 values.
 template <class Rule>
-NC_MACHINE void update_split_run(const nc_tensor& tensor, const nc_step& step, int64_t offset,
-                                 Run own, float* __restrict x) {
+NC_MACHINE void update_narrow_run(const nc_tensor& tensor, const nc_step& step, int64_t offset,
+                                  Run own, float* __restrict x) {
   alignas(64) float master[kLongestRun];
   Bf16* __restrict value = row_of<Bf16>(tensor.value, offset);
   int8_t* __restrict residual = row_of<int8_t>(tensor.residual, offset);
-  for (int c = own.begin; c < own.end; ++c) master[c] = join({value[c], residual[c]});
+  const bool has_residuals = tensor.residual != nullptr;
+  for (int c = own.begin; c < own.end; ++c)
+    master[c] = has_residuals ? join({value[c], residual[c]}) : widen(value[c]);
   update_floats<Rule>(tensor, step, offset, own, master, x);
-  for (int c = own.begin; c < own.end; ++c) {
-    const SplitFloat made = split(master[c]);
-    value[c] = made.value;
-    residual[c] = made.residual;
-    x[c] = widen(made.value);
+  if (has_residuals) {
+    for (int c = own.begin; c < own.end; ++c) {
+      const SplitFloat made = split(master[c]);
+      value[c] = made.value;
+      residual[c] = made.residual;
+    }
+  } else {
+    const Stochastic rounding = master_rounding(tensor.seed, step.t, tensor.first);
+    const RandomRun random(rounding, offset + own.begin, own.end - own.begin);
+    for (int c = own.begin; c < own.end; ++c)
+      value[c] = narrow_stochastically(master[c], random.begin()[c - own.begin]);
   }
-}
-
-// The same where they are bfloat16 alone.
-template <class Rule>
-NC_MACHINE void update_drawn_run(const nc_tensor& tensor, const nc_step& step, int64_t offset,
-                                 Run own, float* __restrict x) {
-  alignas(64) float master[kLongestRun];
-  Bf16* __restrict value = row_of<Bf16>(tensor.value, offset);
-  for (int c = own.begin; c < own.end; ++c) master[c] = widen(value[c]);
-  update_floats<Rule>(tensor, step, offset, own, master, x);
-  const Stochastic rounding = master_rounding(tensor.seed, step.t, tensor.first);
-  const RandomRun random(rounding, offset + own.begin, own.end - own.begin);
-  for (int c = own.begin; c < own.end; ++c) {
-    value[c] = narrow_stochastically(master[c], random.begin()[c - own.begin]);
-    x[c] = widen(value[c]);
-  }
+  for (int c = own.begin; c < own.end; ++c) x[c] = widen(value[c]);
 }
 
 // The same of whichever masters a weight has; in x is what casts begin with.
@@ -138,9 +131,7 @@ template <class Rule>
 NC_MACHINE void update_run(const nc_tensor& tensor, const nc_step& step, int64_t offset, Run own,
                            float* x) {
   if constexpr (KeptInFormats<Rule>) {
-    if (tensor.value_dtype == NC_BF16)
-      return tensor.residual == nullptr ? update_drawn_run<Rule>(tensor, step, offset, own, x)
-                                        : update_split_run<Rule>(tensor, step, offset, own, x);
+    if (tensor.value_dtype == NC_BF16) return update_narrow_run<Rule>(tensor, step, offset, own, x);
   }
   update_floats<Rule>(tensor, step, offset, own, row_of<float>(tensor.value, offset), x);
 }
