@@ -95,9 +95,10 @@ help:
 	@echo "make demo        two formats alone, into $(demo_build)/; then a small GPT is trained four times and compared (demo/); CUDA=1 for the GPU"
 	@echo "                 where none is seen, ARGS=\"--steps 800\" and the like"
 	@echo "make regenerate  specs (spec/*.toml) to generated/"
-	@echo "make bench       measure this machine; ARGS=\"--plot optimizers.png\" and the like are of tests/bench/optimizers.py"
+	@echo "make bench       measure this machine; ARGS=\"--plot optimizers.svg\" and the like are of \`narrowcast bench\`"
 	@echo "make bench-step  training steps under FSDP2 on all GPUs, beside bf16's; ARGS=\"--formats all\" and the like"
-	@echo "make bench-learning  a GPT of 126M parameters in bf16 and in formats: curves and a table (learning/); ARGS=\"--steps 500\""
+	@echo "make bench-learning  a GPT of 126M parameters in bf16 and in formats: curves and a table (learning/); ARGS=\"--steps 500\","
+	@echo "                 or ARGS=\"--minutes 9\": a larger one on all GPUs, for so long in each mode, over all Python sources of the machine"
 	@echo "make format      format the C++, CUDA and Python sources"
 	@echo "make tidy        clang-tidy over the C++ sources"
 	@echo "make asan        the C++ tests under AddressSanitizer; make ubsan and make tsan (threads) likewise"
@@ -165,7 +166,7 @@ regenerate: $(ready)
 
 bench: build
 	$(run_python) tests/bench/bench.py $(BUILD)
-	$(run_python) tests/bench/optimizers.py $(ARGS)
+	$(run_python) -m narrowcast bench $(ARGS)
 
 bench-step: build
 	$(run_python) tests/bench/train_step.py $(ARGS)

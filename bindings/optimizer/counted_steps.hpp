@@ -21,9 +21,8 @@ class CountedSteps {
   // `names`: of the rule's options.
   CountedSteps(const char* const* names, at::Device device) : names_(names), device_(device) {}
 
-  // What the next steps read. `grad_scale`, `found_inf`: float32 of one element on the GPU.
-  void prepare(const CountedOptions& groups, const OptionalTensor& grad_scale,
-               const OptionalTensor& found_inf) {
+  // What the next step reads. `grad_scale`, `found_inf`: float32 of one element on the GPU.
+  void prepare(const CountedOptions& groups, OptionalTensor grad_scale, OptionalTensor found_inf) {
     options_.clear();
     for (const auto& group : groups) {
       for (size_t i = 0; i < group.size(); ++i) {
@@ -33,8 +32,8 @@ class CountedSteps {
                                : nc_option{std::get<double>(group[i]), nullptr});
       }
     }
-    grad_scale_ = address_of_one(grad_scale, "grad_scale");
-    found_inf_ = address_of_one(found_inf, "found_inf");
+    grad_scale_ = std::move(grad_scale);
+    found_inf_ = std::move(found_inf);
   }
 
   // The rows of a launch's table of steps, in the GPU's memory.
@@ -48,15 +47,15 @@ class CountedSteps {
          nc_begin{.steps = static_cast<nc_step*>(steps.mutable_data_ptr()),
                   .tensors = rows,
                   .options = reinterpret_cast<const nc_option*>(rows + count),
-                  .grad_scale = grad_scale_,
-                  .found_inf = found_inf_,
+                  .grad_scale = address_of_one(grad_scale_, "grad_scale"),
+                  .found_inf = found_inf(),
                   .count = count,
                   .stream = nullptr},
          device_);
     return steps;
   }
 
-  const float* found_inf() const { return found_inf_; }
+  const float* found_inf() const { return address_of_one(found_inf_, "found_inf"); }
 
  private:
   const float* address_of_one(const OptionalTensor& tensor, const char* what) const {
@@ -82,7 +81,7 @@ class CountedSteps {
   const char* const* names_;
   at::Device device_;
   std::vector<nc_option> options_;
-  const float *grad_scale_ = nullptr, *found_inf_ = nullptr;
+  OptionalTensor grad_scale_, found_inf_;
   std::vector<uint64_t> words_;
   at::Tensor uploaded_;
 };

@@ -111,10 +111,10 @@ class UpdateTable {
   }
 
   // The same where the GPU counts.
-  bool prepare_counted(const CountedOptions& groups, const OptionalTensor& grad_scale,
-                       const OptionalTensor& found_inf) {
+  bool prepare_counted(const CountedOptions& groups, OptionalTensor grad_scale,
+                       OptionalTensor found_inf) {
     if (!read_gradients([](size_t) { return nc_step{}; })) return false;
-    counted_->prepare(groups, grad_scale, found_inf);
+    counted_->prepare(groups, std::move(grad_scale), std::move(found_inf));
     return true;
   }
 
@@ -168,7 +168,9 @@ class UpdateTable {
       if (any(&UpdatedParameter::has_gradient) && any(&UpdatedParameter::lacks_gradient))
         outdated.push_back(&parameters_[i]);
     }
-    for (UpdatedParameter& parameter : parameters_) parameter.commit(cast, !stochastic_);
+    // With counted steps nobody else makes bytes, so that forwards in a graph need not cast.
+    const bool nearest = !stochastic_ && !counted_;
+    for (UpdatedParameter& parameter : parameters_) parameter.commit(cast, nearest);
     for (const UpdatedParameter* one : outdated) one->mark_stale();
   }
 

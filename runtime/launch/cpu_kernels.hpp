@@ -74,6 +74,7 @@ struct CpuKernels {
   static constexpr int64_t kDecodeTileRows[] = {Sequence::kTileRows, Sequence::kTileRows};
   static constexpr int64_t kDeriveTileRows = Sequence::kTileRows;
   static constexpr bool kTwoPasses = Sequence::kTensorAmax && !Sequence::kDelayedAmax;
+  static constexpr bool kCountsSteps = false;
 
   struct Place {
     int64_t index;

@@ -33,6 +33,7 @@ __global__ void __launch_bounds__(kBeginThreads) begin_kernel(const nc_begin beg
 }
 
 struct CudaSteps {
+  static constexpr bool kCountsSteps = true;
   template <class Rule>
   static const char* begin(const nc_begin* begin) {
     const int64_t blocks = ceil_div(begin->count, int64_t{kBeginThreads});

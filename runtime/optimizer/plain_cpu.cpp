@@ -56,6 +56,7 @@ void update_tile(const nc_launch& launch, int64_t tile) {
 
 struct PlainKernels {
   static constexpr bool kTwoPasses = false;
+  static constexpr bool kCountsSteps = false;
   template <class Rule>
   static const char* update(const nc_launch* launch) {
     return cpu_for_each_tile<update_tile<Rule>>(launch);

@@ -36,8 +36,7 @@ constexpr nc_update update_by() {
     made.update_amax = Kernels::template update_amax<Rule>;
   else
     made.update = Kernels::template update<Rule>;
-  if constexpr (requires { &Kernels::template begin<Rule>; })
-    made.begin = Kernels::template begin<Rule>;
+  if constexpr (Kernels::kCountsSteps) made.begin = Kernels::template begin<Rule>;
   return made;
 }
 

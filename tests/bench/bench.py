@@ -6,6 +6,7 @@ usage: bench.py BUILD_FOLDER [FORMAT ...]
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 import subprocess
 import sys
@@ -17,18 +18,10 @@ import torch
 import host_time
 import narrowcast as nc
 from narrowcast import _C
+from narrowcast.benchmark.weights import LAYER, Weights
 from narrowcast.master import casts
 
 # Llama-3-8B's linear layers, four blocks of them: 872M parameters.
-LAYER = [
-    (4096, 4096),
-    (1024, 4096),
-    (1024, 4096),
-    (4096, 4096),
-    (14336, 4096),
-    (14336, 4096),
-    (4096, 14336),
-]
 LAYERS = 4
 REPEATS = 30
 CONSTANTS = {"lr": 1e-6, "betas": (0.9, 0.95), "weight_decay": 0.1}
@@ -54,28 +47,11 @@ def median_milliseconds(work) -> float:
     return statistics.median(times)
 
 
-def parameters(shapes, device, dtype=torch.float32, format=None):
-    """Parameters with gradients of their dtype, quantized if a format is given."""
-    module = torch.nn.Module()
-    layers = []
-    for rows, columns in shapes:
-        layer = torch.nn.Linear(columns, rows, bias=False, device=device, dtype=dtype)
-        torch.nn.init.normal_(layer.weight, std=0.02)
-        layers.append(layer)
-    module.layers = torch.nn.ModuleList(layers)
-    if format is not None:
-        nc.convert(module, format)
-    for parameter in module.parameters():
-        gradient = torch.randn(parameter.shape, device=device, dtype=torch.float32) * 1e-3
-        parameter.grad = gradient.to(parameter.dtype)
-    return list(module.parameters())
-
-
-def price_of(optimizer_of, format, shapes, device, milliseconds_of) -> float:
+def price_of(optimizer_of, format, made: Weights, milliseconds_of) -> float:
     """Of float32 weights, plain if the format is None: the milliseconds of an optimizer's step and
     of the casts that the next product makes.
     """
-    weights = parameters(shapes, device, format=format)
+    weights = made.make(format)
     optimizer = optimizer_of(weights, **CONSTANTS)
     narrow = [weight for weight in weights if isinstance(weight, nc.MasterWeight)]
     for weight in narrow:
@@ -91,9 +67,10 @@ def price_of(optimizer_of, format, shapes, device, milliseconds_of) -> float:
 
 def compare_optimizers(formats) -> None:
     print("a step and the casts after it, fp32 weights and gradients:")
+    weights = Weights(LAYERS * sum(map(math.prod, LAYER)), "cuda")
     for name in (None, *formats):
         for label, optimizer_of in OPTIMIZERS.items():
-            milliseconds = price_of(optimizer_of, name, LAYER * LAYERS, "cuda", median_milliseconds)
+            milliseconds = price_of(optimizer_of, name, weights, median_milliseconds)
             print(f"{name or 'plain':22s} {label:26s} {milliseconds:9.3f} ms", flush=True)
             torch.cuda.empty_cache()
 
@@ -108,7 +85,7 @@ def copy_milliseconds(moved: int) -> float:
 def compare_reductions(formats) -> None:
     """What a rank casts and adds of one layer's gradients in a reduce-scatter in a format."""
     print("a reduce-scatter in a format, share of copy on the bytes that are read and written:")
-    whole = sum(rows * columns for rows, columns in LAYER)
+    whole = sum(map(math.prod, LAYER))
     for name in (one for one in formats if nc.format(one).casts_parts):
         for count, dtype in itertools.product((2, 8), (torch.float32, torch.bfloat16)):
             plugin, part = nc.format(name).plugin, whole // count

@@ -13,7 +13,9 @@ import llama
 import narrowcast as nc
 
 PLAIN, TORCHAO = "bf16", "tensorwise"
-EAGER, NARROW, BF16_GRADIENTS, STATE, MUON = SUFFIXES = "+e", "+r", "+b", "+s", "+m"
+EAGER, NARROW, BF16_GRADIENTS = "+e", "+r", "+b"
+STATE, MUON, TORCH = OPTIMIZERS = "+s", "+m", "+t"
+SUFFIXES = EAGER, NARROW, BF16_GRADIENTS, *OPTIMIZERS
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -22,19 +24,18 @@ ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 class Mode:
     """`weights`: bf16, tensorwise (torchao's float8), nc:FORMAT, or scaled:FORMAT with scaled
     products. Written with +e if eager; else each block is compiled. `gradients`: in what ranks send
-    them to each other: in float32, with +b in bfloat16, with +r in a format. `state`: with +s the
-    moments are in a state format, else in float32. `muon`: with +m hidden matrices are Muon's.
+    them to each other: in float32, with +b in bfloat16, with +r in a format. `optimizer`: with +s
+    AdamW's moments are in a state format, with +m hidden matrices are Muon's, with +t it is torch's
+    fused AdamW; else AdamW with moments in float32.
     """
 
     weights: str
     eager: bool = False
     gradients: str = ""
-    state: bool = False
-    muon: bool = False
+    optimizer: str = ""
 
     def __str__(self):
-        ends = self.gradients + STATE * self.state + MUON * self.muon + EAGER * self.eager
-        return self.weights + ends
+        return self.weights + self.gradients + self.optimizer + EAGER * self.eager
 
     @property
     def format(self) -> str | None:
@@ -61,12 +62,12 @@ def parse(text: str) -> Mode:
     while weights.endswith(SUFFIXES):
         weights, suffixes = weights[:-2], [*suffixes, weights[-2:]]
     gradients = [one for one in suffixes if one in (NARROW, BF16_GRADIENTS)]
-    if len(set(suffixes)) < len(suffixes) or len(gradients) > 1:
-        raise ValueError(f"{text!r}: of +e, +s, +m, +b and +r each stands once, and +b or +r alone")
-    has = [one in suffixes for one in (EAGER, STATE, MUON)]
-    if has[1:] == [True, True]:
-        raise ValueError(f"{text!r}: +s is of AdamW's moments, and +m has none")
-    mode = Mode(weights, has[0], "".join(gradients), *has[1:])
+    optimizers = [one for one in suffixes if one in OPTIMIZERS]
+    if len(set(suffixes)) < len(suffixes) or len(gradients) > 1 or len(optimizers) > 1:
+        raise ValueError(
+            f"{text!r}: a suffix stands once, and one alone of +b and +r, and of +s, +m and +t"
+        )
+    mode = Mode(weights, EAGER in suffixes, "".join(gradients), "".join(optimizers))
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
@@ -74,7 +75,7 @@ def parse(text: str) -> Mode:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
                 "(eager), +b or +r (gradients sent in bfloat16, or in a format), +s (moments in a "
-                "state format) or +m (Muon)"
+                "state format), +m (Muon) or +t (torch's fused AdamW)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
@@ -118,9 +119,9 @@ def build(mode: Mode, options, mesh):
         nc.set_reduce_scatter_format(model, options.gradient_format)
     model.to_empty(device=mesh.device_type)
     llama.initialize(model)
-    if mode.format or mode.state or mode.muon:
-        return model, optimizer_of(mode, model, **ADAM)
-    optimizer = torch.optim.AdamW(model.parameters(), fused=True, **ADAM)
+    if not mode.format and not mode.optimizer:
+        mode = dataclasses.replace(mode, optimizer=TORCH)
+    optimizer = optimizer_of(mode, model, **ADAM)
     if mode.weights == TORCHAO:
         optimizer.register_step_post_hook(lambda *_: _precompute_scales(model))
     return model, optimizer
@@ -132,11 +133,13 @@ def reduce_dtype(mode: Mode) -> torch.dtype:
 
 
 def optimizer_of(mode: Mode, model: nn.Module, **adam):
-    """narrowcast's optimizer of a mode, with options of AdamW. Muon takes its learning rate and
-    weight decay, and adjusts them to the size of AdamW's updates.
+    """The optimizer of a mode, with options of AdamW; narrowcast's, unless the mode says torch's.
+    Muon takes its learning rate and weight decay, and adjusts them to the size of AdamW's updates.
     """
-    if not mode.muon:
-        state = {"state_dtype": nc.state_formats()[0]} if mode.state else {}
+    if mode.optimizer == TORCH:
+        return torch.optim.AdamW(model.parameters(), fused=True, **adam)
+    if mode.optimizer != MUON:
+        state = {"state_dtype": nc.state_formats()[0]} if mode.optimizer == STATE else {}
         return nc.FusedAdam(model.parameters(), **adam, **state)
     same = {key: adam[key] for key in ("lr", "weight_decay")}
     split = lambda name, _: 3 if "qkv" in name else None  # noqa: E731

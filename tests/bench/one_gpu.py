@@ -3,11 +3,11 @@
     python tests/bench/one_gpu.py [--modes bf16,nc:mxfp8_e4m3,scaled:fp8_e4m3] [--json one.jsonl]
 
 A model in the proportions of Llama-3-8B with bf16 parameters, compiled as a whole: by
-torch.compile(model), and with mode="reduce-overhead", which replays CUDA graphs. bf16's optimizer
-is torch's fused AdamW, the formats' is FusedAdam with float32 masters. All modes of a way take
-turns, in bursts of steps: as in a user's loop the host is free to run ahead. Of small models it
-sets the pace: its time is that until all has been handed over, of which the GPU's queue may hold
-it up.
+torch.compile(model), and with mode="reduce-overhead", which replays CUDA graphs. "captured" is
+one graph of forward, backward and step, of the compiled model. bf16's optimizer is torch's fused
+AdamW, the formats' is FusedAdam with float32 masters. All modes of a way take turns, in bursts of
+steps: as in a user's loop the host is free to run ahead. Of small models it sets the pace: its time
+is that until all has been handed over, of which the GPU's queue may hold it up.
 """
 
 import statistics
@@ -21,7 +21,7 @@ import modes
 import narrowcast as nc
 import report
 
-WAYS = {"eager": None, "compiled": "default", "graphs": "reduce-overhead"}
+WAYS = {"eager": None, "compiled": "default", "graphs": "reduce-overhead", "captured": "default"}
 COLUMNS = [
     ("mode", "one GPU", "s"),
     ("way", "", "s"),
@@ -66,11 +66,12 @@ def trainer(mode, way, args):
     with torch.device("cuda"):
         model = llama.Llama(args.layers, args.width, args.vocabulary).bfloat16()
     llama.initialize(model)
+    given = {**modes.ADAM, "capturable": way == "captured"}
     if mode.format:
         nc.convert(model, mode.format, filter=modes.is_converted, matmul=mode.matmul)
-        optimizer = nc.FusedAdam(model.parameters(), **modes.ADAM)
+        optimizer = nc.FusedAdam(model.parameters(), **given)
     else:
-        optimizer = torch.optim.AdamW(model.parameters(), fused=True, **modes.ADAM)
+        optimizer = torch.optim.AdamW(model.parameters(), fused=True, **given)
     run = model if WAYS[way] is None else torch.compile(model, mode=WAYS[way])
     data = llama.batch(args.batch, args.seq, args.vocabulary, "cuda", 0)
 
@@ -80,7 +81,18 @@ def trainer(mode, way, args):
         optimizer.step()
         optimizer.zero_grad()
 
-    return step
+    return captured(step) if way == "captured" else step
+
+
+def captured(step):
+    """The replay of a graph of the step."""
+    for _ in range(3):
+        step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
 
 
 def milliseconds(steps, args) -> list[tuple[float, float]]:

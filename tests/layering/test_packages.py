@@ -29,7 +29,7 @@ ORDER = [
     "conversion",
     "publishing",
 ]
-ADAPTERS = ["command", "megatron", "torchtitan"]  # which nothing imports
+ADAPTERS = ["benchmark", "command", "megatron", "torchtitan"]  # which nothing imports
 MODULES = {"_C", "__init__", "__main__", "stack_frames", "torch_version"}
 
 

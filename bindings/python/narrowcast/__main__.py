@@ -1,4 +1,4 @@
-"""The command `narrowcast`: shows the loaded formats, and builds others."""
+"""The command `narrowcast`: shows the loaded formats, builds others, and measures them."""
 
 import argparse
 import os
@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 import narrowcast
+from narrowcast import benchmark
 from narrowcast._C import PluginError
 from narrowcast.command import build, reports
 
@@ -61,6 +62,13 @@ def _parser() -> argparse.ArgumentParser:
     names = "<format>.toml; with --rule also the name of a format that comes with narrowcast"
     make.add_argument("specs", nargs="*", metavar="SPEC", help=names)
     _add_build_options(make)
+    bench = command(
+        *("bench", benchmark.run, "time optimizers on this machine, with its formats"),
+        description="Steps of narrowcast's optimizers with every rule, state and format, beside "
+        "torch's and, where they are installed, the AdamW in eight bits of torchao, bitsandbytes "
+        "and FlashOptim and dion's Muon. All take turns in one run.",
+    )
+    _add_bench_options(bench)
     return parser
 
 
@@ -76,6 +84,23 @@ def _add_build_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", action="store_true", help=quick)
     untested = "do not run the golden tests of the formats"
     parser.add_argument("--no-test", action="store_true", help=untested)
+
+
+def _add_bench_options(parser: argparse.ArgumentParser) -> None:
+    names = {"type": lambda text: text.split(","), "metavar": "NAME,..."}
+    parser.add_argument("--formats", **names, help="of weights (default: all)")
+    parser.add_argument("--rules", **names, help="adamw, lion, sgd, muon (default: all)")
+    states = "of moments: float32, bfloat16, state formats (default: all that a rule takes)"
+    parser.add_argument("--states", **names, help=states)
+    count = "parameters of each (default: 218, or what the GPU has room for; on the CPU 1)"
+    parser.add_argument("--millions", type=float, help=count)
+    rounds = "in each of which all step in turn (default: 20; on the CPU 5)"
+    parser.add_argument("--rounds", type=int, help=rounds)
+    device = {"choices": ("cpu", "cuda"), "help": "default: cuda where there is one"}
+    parser.add_argument("--device", **device)
+    lines = "also write a line of JSON a row; -: to the standard output"
+    parser.add_argument("--json", metavar="FILE", help=lines)
+    parser.add_argument("--plot", metavar="FILE", help="also draw the times, as an SVG")
 
 
 def _shape(text: str) -> tuple[int, int]:

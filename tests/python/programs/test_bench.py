@@ -1,6 +1,5 @@
 """The benchmarks in Python run, in a size at which their figures mean nothing."""
 
-import argparse
 import importlib
 import json
 import math
@@ -8,6 +7,7 @@ import os
 import statistics
 import subprocess
 import sys
+import timeit
 from pathlib import Path
 
 import pytest
@@ -143,9 +143,10 @@ def test_learning(learned):
     assert progress.count("of 7 steps") == 3 * 3
     weights = 12 * 128**2
     for row in rows:
-        assert len(row["losses"]) == 7 and [step for step, _ in row["held_out"]] == [3, 6, 7]
+        assert len(row["losses"]) == 7 and [step for step, *_ in row["held_out"]] == [3, 6, 7]
         assert all(0 < loss < 10 for loss in row["losses"])
-        assert all(0 < bits < 10 for _, bits in row["held_out"])
+        assert all(0 < bits < 10 for _, bits, _ in row["held_out"])
+        assert row["seconds"] == row["held_out"][-1][2] > row["held_out"][0][2]
         assert row["losses"][-1] < row["losses"][0]
         assert row["seconds"] > 0 and row["tokens_per_s"] > 0
         assert row["parameters"] == weights + 2 * 256 * 128 + 3 * 2 * 128
@@ -165,6 +166,50 @@ def test_learning_on_ranks(tmp_path):
     plain, narrow = (row["losses"] for row in rows)
     assert plain != narrow and plain == pytest.approx(narrow, abs=0.05)
     assert plain[-1] < plain[0]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_learning_for_a_time(tmp_path, ranks):
+    """Modes train for as long as each other, and the page has what each has reached by then."""
+    text = tmp_path / "text"
+    text.write_bytes(bytes(range(256)) * 50)
+    file = tmp_path / "rows.jsonl"
+    chosen = "--minutes", 0.02, "--text", text, "--no-compile", "--ranks", ranks
+    _, rows = bench("learning.py", *LEARNING, *chosen, json_file=file)
+    narrow = "+r" * (ranks > 1)
+    assert [row["mode"] for row in rows] == ["bf16+t", f"scaled:fp8_e4m3{narrow}+s"]
+    plain, few_bits = rows
+    for row in rows:
+        steps, _, seconds = zip(*row["held_out"], strict=True)
+        assert 1.2 <= row["seconds"] < 20 and [*seconds] == sorted(seconds)
+        assert steps[-1] == len(row["losses"]) and steps[-1] % 4 == 0
+        assert row["losses"][-1] < row["losses"][0]
+    # A float32 value and two moments of each weight, or moments and bytes of some 8 bits each.
+    shard = plain["parameters"] / ranks / 2**30
+    assert plain["kept_gib"] == pytest.approx(12 * shard, rel=0.01)
+    assert few_bits["kept_gib"] == pytest.approx((4 + 2.07 + 1) * shard, rel=0.05)
+    assert few_bits["quantized_parameters"] == 12 * 128**2
+    pytest.importorskip("matplotlib")
+    assert learning_report(file, "--output", tmp_path).returncode == 0
+    page = (tmp_path / "learning.md").read_text(encoding="utf-8")
+    assert "in 0.02 minutes of training for each mode" in page
+    assert f"| bf16+t | {len(plain['losses'])} |" in page
+
+
+def test_python_sources(programs, tmp_path, monkeypatch):
+    """A text is there once, under the name below the folder that it is installed in."""
+    sources = programs("python_sources")
+    outer, inner = tmp_path, tmp_path / "site-packages"
+    inner.mkdir()
+    names = [f"module_{number}.py" for number in range(200)]
+    for name in names:
+        (inner / name).write_text(f"# {name}\n")
+    (outer / "other.py").write_text("# module_7.py\n")
+    monkeypatch.setattr(sources, "_roots", lambda: [outer, inner])
+    training, held_out = (bytes(part.numpy()).decode().splitlines() for part in sources.read())
+    assert sorted(training + held_out) == sorted(f"# {name}" for name in names)
+    assert held_out == [f"# {name}" for name in sorted(names) if sources.is_held_out(name)]
+    assert 0 < len(held_out) < 20 and training == sorted(training)
 
 
 def test_learning_report(learned, tmp_path):
@@ -207,7 +252,7 @@ def test_learning_report_of_two_seeds(learned, tmp_path):
     pytest.importorskip("matplotlib")
     file, rows, _ = learned
     other = tmp_path / "other.jsonl"
-    higher = [[step, bits + 0.25] for step, bits in rows[0]["held_out"]]
+    higher = [[step, bits + 0.25, seconds] for step, bits, seconds in rows[0]["held_out"]]
     other.write_text(json.dumps(rows[0] | {"seed": 1, "held_out": higher}) + "\n")
     assert learning_report(file, other, "--output", tmp_path).returncode == 0
     page = (tmp_path / "learning.md").read_text(encoding="utf-8")
@@ -216,21 +261,25 @@ def test_learning_report_of_two_seeds(learned, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step", "rate"), [(0, 0.01), (49, 0.5), (99, 1), (100, 1), (1050, 0.55), (2000, 0.1)]
+    ("done", "rate"),
+    [(0, 0.01), (0.0005, 0.01), (0.025, 0.5), (0.05, 1), (0.525, 0.55), (1, 0.1), (1.1, 0.1)],
 )
-def test_learning_rate(programs, step, rate):
-    args = argparse.Namespace(steps=2000, lr=1.0)
-    assert programs("learning").learning_rate(step, args) == pytest.approx(rate)
+def test_learning_rate(programs, done, rate):
+    assert programs("learning_schedule").learning_rate(done, 1.0) == pytest.approx(rate)
+
+
+LEARN = "learning_options"
 
 
 @pytest.mark.parametrize(
     ("program", "mode", "sentence"),
     [
         ("train_step", "fp16", "'fp16' is not a mode"),
-        ("learning", "scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
-        ("learning", "bf16+s+m", "'bf16+s+m': +s is of AdamW's moments, and +m has none"),
-        ("learning", "bf16+r", "bf16+r: one rank sends no gradients; see --ranks"),
-        ("learning", "nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
+        (LEARN, "scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
+        (LEARN, "bf16+s+m", "'bf16+s+m': a suffix stands once, and one alone of +b and +r, and of"),
+        (LEARN, "bf16+t", "bf16+t: torch's AdamW updates float32 parameters, which FSDP2 gathers"),
+        (LEARN, "bf16+r", "bf16+r: one rank sends no gradients; see --ranks"),
+        (LEARN, "nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),
     ],
 )
 def test_a_mode_that_a_program_has_not(programs, monkeypatch, capsys, program, mode, sentence):
@@ -240,16 +289,14 @@ def test_a_mode_that_a_program_has_not(programs, monkeypatch, capsys, program, m
     assert ended.value.code == 2 and sentence in capsys.readouterr().err
 
 
-def test_optimizers(tmp_path):
-    """torch's first, then each rule with each state that it takes."""
-    picture = tmp_path / "picture.png"
-    small = "--formats", "mxfp8_e4m3", "--millions", 0.01, "--rounds", 1, "--plot", picture
-    _, rows = bench("optimizers.py", *small, json_file=tmp_path / "rows")
-    own = [row for row in rows if row["optimizer"].startswith("nc.")]
-    assert rows[0]["optimizer"] == "torch.optim.AdamW" and rows[0]["bytes"] == 28
-    assert [row["state"] for row in own][:3] == ["float32", "bfloat16", "int8_root"]
-    assert [row["bytes"] for row in own] == [28.0625, 20.0625, 16.1875, *[20.0625, 16.0625] * 2]
-    assert picture.read_bytes().startswith(b"\x89PNG")
+def test_price_of_an_optimizer(programs):
+    """Of a step, and of the cast that follows it where the optimizer is not narrowcast's."""
+    bench, made = programs("bench"), programs("narrowcast.benchmark.weights").Weights(1, "cpu")
+    for name, optimizer in bench.OPTIMIZERS.items():
+        price = bench.price_of(
+            optimizer, "mxfp8_e4m3", made, lambda work: timeit.timeit(work, number=1)
+        )
+        assert price > 0, name
 
 
 @pytest.mark.parametrize("ranks", [1, 2])

@@ -41,8 +41,11 @@ def before_product(cell: Cell) -> Store:
     store = cell.store
     if debugging.is_on:
         check_counted([store])
-    if cell.whole.is_cuda and torch.cuda.is_current_stream_capturing():
-        store.mark_stale()  # a CUDA graph's replay writes what the host does not see
+    is_replayed = cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
+    if is_replayed and not cell.has_exact_bytes:
+        # The host does not see what is written between replays. Bytes that a cast need not give are
+        # those of an optimizer's step, which makes the next ones too.
+        store.mark_stale()
     if store.is_stale:
         with compiling.without_modes():
             if not _is_alone(cell):
