@@ -2,9 +2,11 @@
 // Store adds the weight's name and options, and its place among shards.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "bindings/core/buffers.hpp"
 #include "bindings/core/changes.hpp"
@@ -13,8 +15,8 @@
 namespace narrowcast {
 
 struct Store {
-  // `master`: float32 [rows, columns], no tensor of inference mode, whose writes torch does not
-  // count. The bytes are still to be made.
+  // `master`: float32 or bfloat16 [rows, columns], no tensor of inference mode, whose writes torch
+  // does not count. The bytes are still to be made.
   Store(std::shared_ptr<Buffers> its_bytes, OptionalTensor its_master)
       : bytes(std::move(its_bytes)), master(std::move(its_master)) {}
 
@@ -31,12 +33,42 @@ struct Store {
     note_change();
   }
 
+  // A residual is an optimizer's, with eight bits more of each number of a bfloat16 master. It is
+  // of the master that a step has left with it, until that is written to; and if it was itself
+  // written to since, as a load does, or no step has noted it yet, of the master as it is found.
+  bool is_current(const at::Tensor& residual) const {
+    const auto note = std::ranges::find(noted_, residual.unsafeGetTensorImpl(), &Note::target);
+    return note == noted_.end() || note->written != residual._version() ||
+           note->master_written == master->_version();
+  }
+  // A step has left master and residual.
+  void note_residual(const at::Tensor& residual) {
+    std::erase_if(noted_, [&](const Note& note) {
+      return note.residual.expired() || note.target() == residual.unsafeGetTensorImpl();
+    });
+    noted_.push_back({Weak(residual.getIntrusivePtr()), residual._version(), master->_version()});
+  }
+  // The master has taken the place of another store's, which is a write for all residuals of that.
+  void replace(const Store& other) {
+    noted_ = other.noted_;
+    for (Note& note : noted_) note.master_written.reset();
+  }
+
   std::shared_ptr<Buffers> bytes;
   OptionalTensor master;
   bool is_nearest = false;  // as mark_fresh() was told
 
  private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Note {
+    Weak residual;
+    int64_t written;  // torch's counts of writes
+    std::optional<int64_t> master_written;
+    const c10::TensorImpl* target() const { return residual._unsafe_get_target(); }
+  };
+
   std::optional<int64_t> made_from_;  // torch's count of writes
+  std::vector<Note> noted_;           // of each optimizer that has one
 };
 
 // The attribute of a quantized weight that has its Store of Python.

@@ -131,6 +131,7 @@ class UpdateTable {
   void update(const OptionalTensor& amax) {
     if (parameters_.empty()) return;
     if (table_.size() != size()) assign();  // they change only when some are added
+    for (const UpdatedParameter& parameter : parameters_) parameter.settle_residual();
     const bool with_amaxes = spans_ && !amax;
     if (counted_) {
       step_table_ = {counted_->begin(machine().updates[rule_].begin, counted()), with_amaxes};

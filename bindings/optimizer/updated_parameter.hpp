@@ -22,11 +22,11 @@ struct UpdateFacts {
 class UpdatedParameter {
  public:
   // `state`: a dict with step, the rule's states (a number for each element by a state's name; or
-  // codes by that and a state format's, STATE_FORMAT, and scales, STATE_FORMAT_scale) and, of a
-  // plain bfloat16 or float16 parameter, master; or an empty dict of a parameter that has had no
-  // gradient yet, which is dormant. Tensors may be DTensors. ValueError or TypeError if one is
-  // missing, or no tensor that a kernel can read. `seed`, `first`: of stochastic rounding, as in
-  // nc_tensor.
+  // codes by that and a state format's, STATE_FORMAT, and scales, STATE_FORMAT_scale), of a weight
+  // whose value is bfloat16 perhaps residual, and of a plain bfloat16 or float16 parameter master;
+  // or an empty dict of a parameter that has had no gradient yet, which is dormant. Tensors may be
+  // DTensors. ValueError or TypeError if one is missing, or no tensor that a kernel can read.
+  // `seed`, `first`: of stochastic rounding, as in nc_tensor.
   UpdatedParameter(const py::object& parameter, const std::string& name, const py::dict& state,
                    const UpdateFacts& facts, uint64_t seed, uint64_t first)
       : parameter_(parameter),
@@ -44,7 +44,7 @@ class UpdatedParameter {
     elements_ = tensor.numel();
     store_ = store_of(wrapper);
     if (store_) {
-      add_quantized(facts.machine.record_amax != nullptr);
+      add_quantized(facts);
     } else {
       add_plain(tensor, facts.machine.tile_columns);
     }
@@ -61,8 +61,9 @@ class UpdatedParameter {
       value_error(name_, " has ", elements_, " elements, and the flat shard that it is the master ",
                   "of ", elements);
     nc_tensor entry = shard;
-    entry.value = first_of(entry_.value, begin, sizeof(float));
-    entry.value_dtype = NC_F32;
+    entry.value_dtype = store_ ? entry_.value_dtype : NC_F32;
+    entry.value = first_of(entry_.value, begin, entry.value_dtype == NC_F32 ? 4 : 2);
+    if (residual_) entry.residual = static_cast<int8_t*>(first_of(entry_.residual, begin, 1));
     entry.state_dtype = entry_.state_dtype;
     if (block_ > 0 && (begin % shard.columns != 0 || elements % shard.columns != 0))
       not_implemented(name_, ": it is the elements from ", begin, " to ", begin + elements,
@@ -132,6 +133,11 @@ class UpdatedParameter {
     step.grad_multiplier = factor;
   }
 
+  // Before the step: a residual of an earlier value is 0.
+  void settle_residual() const {
+    if (gradient_.defined() && residual_ && !store_->is_current(*residual_)) residual_->zero_();
+  }
+
   // Whether it has a gradient; whether it has none, and elements that one would be of.
   bool has_gradient() const { return gradient_.defined(); }
   bool lacks_gradient() const {
@@ -152,18 +158,27 @@ class UpdatedParameter {
     // wrong gradient. First, because a master's count may be the parameter's.
     THPVariable_Unpack(parameter_.ptr()).unsafeGetTensorImpl()->bump_version();
     if (store_) cast ? store_->mark_fresh(nearest && !bytes_->history) : store_->mark_stale();
+    if (residual_) store_->note_residual(*residual_);
     gradient_ = at::Tensor();
   }
 
  private:
   // A weight's master is the store's, whatever the state has.
-  void add_quantized(bool delayed) {
+  void add_quantized(const UpdateFacts& facts) {
     bytes_ = store_->bytes;
     const Buffers& bytes = *bytes_;
     entry_ = bytes.entry();
-    if (delayed && entry_.history == nullptr) value_error(name_, " has no history");
-    if (!dormant_) entry_.value = checked_state(*store_->master, at::kFloat, "master");
-    entry_.value_dtype = NC_F32;
+    if (facts.machine.record_amax != nullptr && entry_.history == nullptr)
+      value_error(name_, " has no history");
+    const bool narrow = facts.rule.nonnegative != nullptr && store_->master &&
+                        store_->master->scalar_type() == at::kBFloat16;
+    entry_.value_dtype = narrow ? NC_BF16 : NC_F32;
+    if (!dormant_)
+      entry_.value = checked_state(*store_->master, narrow ? at::kBFloat16 : at::kFloat, "master");
+    if (narrow && state_.contains("residual")) {
+      residual_ = take("residual");
+      entry_.residual = static_cast<int8_t*>(checked_state(*residual_, at::kChar, "residual"));
+    }
     for (const OptionalTensor& buffer : bytes.buffers) remember(buffer);
     remember(bytes.amax);
     remember(bytes.history);
@@ -282,6 +297,7 @@ class UpdatedParameter {
   size_t state_size_ = 0;  // bytes of an element
   int64_t block_ = 0;      // of the state format; 0 if the state is numbers
   float* step_ = nullptr;
+  OptionalTensor residual_;
   at::Tensor gradient_;  // of the step being prepared
 };
 

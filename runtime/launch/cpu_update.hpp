@@ -7,7 +7,9 @@
 #include "runtime/geometry/geometry.hpp"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/state_dtype.hpp"
+#include "runtime/numeric/split_float.hpp"
 #include "runtime/tile/cpu_data.hpp"
+#include "runtime/tile/cpu_encode.hpp"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -19,13 +21,14 @@ NC_MACHINE Type* row_of(const void* first, int64_t offset) {
                                  static_cast<uintptr_t>(offset) * sizeof(Type));
 }
 
+// `master`: the masters of a row that begins at `offset`, in memory or widened.
 template <class Rule, class Grad, class State>
 NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_memory,
-                              int64_t offset, Run own, float* __restrict x) {
+                              int64_t offset, Run own, float* __restrict master,
+                              float* __restrict x) {
   // A copy: no store below can change it, and the compiler knows.
   const nc_step step = step_in_memory;
   const Grad* __restrict grad = row_of<const Grad>(step.grad, offset);
-  float* __restrict master = row_of<float>(tensor.value, offset);
   State* state[kRoom<Rule>];
   for (int k = 0; k < Rule::kStates; ++k) state[k] = row_of<State>(tensor.state[k], offset);
 #pragma GCC ivdep  // no two of these arrays overlap
@@ -58,7 +61,7 @@ NC_MACHINE void encode_block(const float* __restrict x, int count, uint8_t* __re
 // The same where the state is kept in a format. The run begins with a block.
 template <class Rule, class Grad, StateFormat State>
 NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_memory,
-                              int64_t offset, Run own, float* __restrict x) {
+                              int64_t offset, Run own, float* masters, float* __restrict x) {
   constexpr int kBlock = State::kBlock;
   const nc_step step = step_in_memory;
   const int64_t blocks = ceil_div(tensor.columns, kBlock);  // of a row
@@ -67,7 +70,7 @@ NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_me
   for (int begin = own.begin; begin < own.end; begin += kBlock) {
     const int count = std::min(kBlock, own.end - begin);
     const Grad* __restrict grad = row_of<const Grad>(step.grad, offset) + begin;
-    float* __restrict master = row_of<float>(tensor.value, offset) + begin;
+    float* __restrict master = masters + begin;
     const auto codes_of = [&](int k) { return row_of<uint8_t>(tensor.state[k], offset) + begin; };
     const auto scale_of = [&](int k) {
       return row_of<float>(tensor.state_scale[k], first_block) + begin / kBlock;
@@ -85,16 +88,52 @@ NC_MACHINE void update_run_of(const nc_tensor& tensor, const nc_step& step_in_me
   }
 }
 
-// Of elements `own` of a row that begins at `offset`: master and state in memory, and the new
-// master in x.
+// Of elements `own` of a row that begins at `offset`, whose masters are floats: these and the state
+// where they lie, and the new masters in x, too.
+template <class Rule>
+NC_MACHINE void update_floats(const nc_tensor& tensor, const nc_step& step, int64_t offset, Run own,
+                              float* master, float* x) {
+  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
+    with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
+      update_run_of<Rule, Grad, State>(tensor, step, offset, own, master, x);
+    });
+  });
+}
+
+// The same where they are bfloat16, with residuals or without. In x are the new bfloat16 values.
+template <class Rule>
+NC_MACHINE void update_narrow_run(const nc_tensor& tensor, const nc_step& step, int64_t offset,
+                                  Run own, float* __restrict x) {
+  alignas(64) float master[kLongestRun];
+  Bf16* __restrict value = row_of<Bf16>(tensor.value, offset);
+  int8_t* __restrict residual = row_of<int8_t>(tensor.residual, offset);
+  const bool has_residuals = tensor.residual != nullptr;
+  for (int c = own.begin; c < own.end; ++c)
+    master[c] = has_residuals ? join({value[c], residual[c]}) : widen(value[c]);
+  update_floats<Rule>(tensor, step, offset, own, master, x);
+  if (has_residuals) {
+    for (int c = own.begin; c < own.end; ++c) {
+      const SplitFloat made = split(master[c]);
+      value[c] = made.value;
+      residual[c] = made.residual;
+    }
+  } else {
+    const Stochastic rounding = master_rounding(tensor.seed, step.t, tensor.first);
+    const RandomRun random(rounding, offset + own.begin, own.end - own.begin);
+    for (int c = own.begin; c < own.end; ++c)
+      value[c] = narrow_stochastically(master[c], random.begin()[c - own.begin]);
+  }
+  for (int c = own.begin; c < own.end; ++c) x[c] = widen(value[c]);
+}
+
+// The same of whichever masters a weight has; in x is what casts begin with.
 template <class Rule>
 NC_MACHINE void update_run(const nc_tensor& tensor, const nc_step& step, int64_t offset, Run own,
                            float* x) {
-  with_dtype(step.grad_dtype, [&]<class Grad>(Grad*) {
-    with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
-      update_run_of<Rule, Grad, State>(tensor, step, offset, own, x);
-    });
-  });
+  if constexpr (KeptInFormats<Rule>) {
+    if (tensor.value_dtype == NC_BF16) return update_narrow_run<Rule>(tensor, step, offset, own, x);
+  }
+  update_floats<Rule>(tensor, step, offset, own, row_of<float>(tensor.value, offset), x);
 }
 
 }  // namespace narrowcast::inline NC_VARIANT

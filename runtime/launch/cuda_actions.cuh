@@ -71,7 +71,7 @@ struct UpdateAction {
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
-    update_tile<Rule>(tile, entry.tensor, entry.step);
+    update_tile<Rule, /*kNarrow=*/true>(tile, entry.tensor, entry.step);
     if constexpr (Sequence::kDelayedAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
     CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, &entry.step, entry.amax,
                                                   /*update=*/true);
@@ -86,7 +86,7 @@ struct UpdateAmaxAction {
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
-    update_tile<Rule>(tile, entry.tensor, entry.step);
+    update_tile<Rule, /*kNarrow=*/true>(tile, entry.tensor, entry.step);
     ReduceAmax::reduce(tile, launch.amax + entry.index);
     if constexpr (!Tile::kFull) {
       if (tile.part.seams != nullptr) Sequence::collect(tile);

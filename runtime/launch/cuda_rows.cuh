@@ -4,7 +4,7 @@
 
 #include <type_traits>
 
-#include "runtime/launch/cuda_state.cuh"
+#include "runtime/launch/cuda_master.cuh"
 #include "runtime/launch/dtype.hpp"
 #include "runtime/launch/state_dtype.hpp"
 #include "runtime/numeric/ordinary.hpp"
@@ -80,27 +80,27 @@ struct RowsOfThread<State> {
   static constexpr int kLoaded = kThreadRows, kTogether = 4;
 };
 
-// A rule's step of a thread's elements: master and state in memory, and the new master in the tile.
-// `Rounded`: the type of the parameter that has the master rounded; float if there is none. Returns
-// the rows that are as they were, because a warp has operands in them that are not ordinary.
-template <class Rule, class Grad, class State, class Rounded, class Tile>
+// A rule's step of a thread's elements: master and state in memory, and in the tile the new master,
+// as MasterFour::take() leaves it. `Rounded`: the type of the parameter that has the master
+// rounded; float if there is none. Returns the rows that are as they were, because a warp has
+// operands in them that are not ordinary.
+template <class Rule, class Grad, class State, class Master, class Rounded, class Tile>
 __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   constexpr int kLoaded = RowsOfThread<State>::kLoaded, kTogether = RowsOfThread<State>::kTogether;
   constexpr bool kIsRounded = !std::is_same_v<Rounded, float>;
   const Grad* grad = static_cast<const Grad*>(step.grad);
-  float* master = static_cast<float*>(tensor.value);
   Rows left = 0;
 #pragma unroll
   for (int first = 0; first < kThreadRows; first += kLoaded) {
-    Four<float> p[kLoaded];
+    MasterFour<Master> p[kLoaded];
     StateRows<Rule, State, kTogether> state[kLoaded / kTogether];
     Four<Grad> g[kLoaded];
     [[maybe_unused]] Four<Rounded> rounded[kLoaded];
 #pragma unroll
     for (int r = 0; r < kLoaded; ++r) {
       if (r % kTogether == 0) state[r / kTogether].load(tile, tensor, first + r);
-      p[r] = load_four(tile, master, first + r);
+      p[r].load(tile, tensor, first + r);
       g[r] = load_four(tile, grad, first + r);
       if constexpr (kIsRounded)
         rounded[r] = load_four(tile, static_cast<const Rounded*>(tensor.buffer[0]), first + r);
@@ -113,21 +113,23 @@ __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
 #pragma unroll
       for (int i = 0; i < kTogether; ++i) {
         const int r = row + i;
+        auto& x = tile.x[first + r];
 #pragma unroll
         for (int c = 0; c < kThreadColumns; ++c) {
-          if constexpr (kIsRounded) p[r].at[c] = following(p[r].at[c], rounded[r].at[c]);
-          p[r].at[c] = updated_column<Rule>(p[r].at[c], g[r].at[c], kept[i], c, step, arithmetic);
-          tile.x[first + r][c] = p[r].at[c];
+          x[c] = p[r].at(c);
+          if constexpr (kIsRounded) x[c] = following(x[c], rounded[r].at[c]);
+          x[c] = updated_column<Rule>(x[c], g[r].at[c], kept[i], c, step, arithmetic);
         }
-        arithmetic.note(p[r].at[0], p[r].at[1]);
-        arithmetic.note(p[r].at[2], p[r].at[3]);
+        arithmetic.note(x[0], x[1]);
+        arithmetic.note(x[2], x[3]);
+        p[r].take(tile, tensor, step, first + r, x);
       }
       if (!__all_sync(~0u, arithmetic.were)) {
         left |= ((1u << kTogether) - 1) << (first + row);
         continue;
       }
 #pragma unroll
-      for (int i = 0; i < kTogether; ++i) store_four(tile, master, first + row + i, p[row + i]);
+      for (int i = 0; i < kTogether; ++i) p[row + i].store(tile, tensor, first + row + i);
       StateRows<Rule, State, kTogether>::store(tile, tensor, first + row, kept);
     }
   }
@@ -136,15 +138,21 @@ __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
 
 // The same of `rows`, whatever they hold: where the tile is cut, and where update_rows() has left
 // some. Dtypes are looked up row by row: a body for each of their combinations would be most of a
-// plugin. `kRounds`: whether a parameter has the master rounded.
-template <class Rule, bool kRounds, class Tile>
+// plugin. `kNarrow`: whether masters may be narrower than floats; `kRounds`: whether a parameter
+// has the master rounded.
+template <class Rule, bool kNarrow, bool kRounds, class Tile>
 __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& tensor,
                                                 const nc_step& step, Rows rows) {
-  float* master = static_cast<float*>(tensor.value);
 #pragma unroll
   for (int r = 0; r < kThreadRows; ++r) {
     if ((rows >> r & 1) == 0) continue;
-    Four<float> p = load_four(tile, master, r);
+    float p[kThreadColumns];
+    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+      MasterFour<Master> four;
+      four.load(tile, tensor, r);
+#pragma unroll
+      for (int c = 0; c < kThreadColumns; ++c) p[c] = four.at(c);
+    });
     float g[kThreadColumns];
     load_floats(tile, step.grad_dtype, step.grad, r, g);
     Kept<Rule, 1> kept;
@@ -157,35 +165,48 @@ __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& ten
       with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
         const Four<Type> rounded = load_four(tile, static_cast<const Type*>(tensor.buffer[0]), r);
 #pragma unroll
-        for (int c = 0; c < kThreadColumns; ++c) p.at[c] = following(p.at[c], rounded.at[c]);
+        for (int c = 0; c < kThreadColumns; ++c) p[c] = following(p[c], rounded.at[c]);
       });
 #pragma unroll
-    for (int c = 0; c < kThreadColumns; ++c) {
-      p.at[c] = updated_column<Rule>(p.at[c], g[c], kept[0], c, step);
-      tile.x[r][c] = tile.owns(r, c) ? p.at[c] : 0.0f;
-    }
-    store_four(tile, master, r, p);
+    for (int c = 0; c < kThreadColumns; ++c)
+      p[c] = updated_column<Rule>(p[c], g[c], kept[0], c, step);
+    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+      MasterFour<Master> four;
+      four.take(tile, tensor, step, r, p);
+      four.store(tile, tensor, r);
+    });
+#pragma unroll
+    for (int c = 0; c < kThreadColumns; ++c) tile.x[r][c] = tile.owns(r, c) ? p[c] : 0.0f;
     with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
       StateRows<Rule, State, 1>::store(tile, tensor, r, kept);
     });
   }
 }
 
-// `Rounded`: as in update_rows(). A gradient in float16 is rare, and has no body of its own.
-template <class Rule, class Rounded = float, class Tile>
+// `kNarrow`, `Rounded`: as above. A gradient in float16 is rare, and has no body of its own, nor
+// has one in float32 of a bfloat16 master, nor have masters that are drawn: random words would take
+// registers from all others.
+template <class Rule, bool kNarrow, class Rounded = float, class Tile>
 __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   Rows left = ~0u;
   if constexpr (Tile::kFull) {
-    const auto update = [&]<class Grad>(Grad*) {
-      with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
-        left = update_rows<Rule, Grad, State, Rounded>(tile, tensor, step);
-      });
-    };
-    if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
-    if (step.grad_dtype == NC_F32) update(static_cast<float*>(nullptr));
+    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+      const auto update = [&]<class Grad>(Grad*) {
+        with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
+          left = update_rows<Rule, Grad, State, Master, Rounded>(tile, tensor, step);
+        });
+      };
+      if constexpr (!std::is_same_v<Master, Drawn>) {
+        if (step.grad_dtype == NC_BF16) update(static_cast<Bf16*>(nullptr));
+      }
+      if constexpr (std::is_same_v<Master, float>) {
+        if (step.grad_dtype == NC_F32) update(static_cast<float*>(nullptr));
+      }
+    });
   }
-  if (left != 0) update_any_rows<Rule, !std::is_same_v<Rounded, float>>(tile, tensor, step, left);
+  if (left != 0)
+    update_any_rows<Rule, kNarrow, !std::is_same_v<Rounded, float>>(tile, tensor, step, left);
   tile.share_values();
 }
 

@@ -93,6 +93,18 @@ __device__ __forceinline__ void run_full(const nc_launch& launch, Extent origin,
       launch);
 }
 
+// What begins in words beside a tensor's value, state and bytes: the gradient and, of an update,
+// the residuals; the bits of both addresses in one. Casts, which have no residuals, have no
+// register for them either.
+template <class Action>
+__device__ __forceinline__ const void* read_beside(const nc_launch& launch,
+                                                   const CudaEntry& entry) {
+  const void* grad = grad_of(launch, entry);
+  if constexpr (!Action::kCollects) return grad;
+  return reinterpret_cast<const void*>(reinterpret_cast<uint64_t>(grad) |
+                                       reinterpret_cast<uint64_t>(entry.tensor.residual));
+}
+
 // The edge of a matrix, or of a flat shard.
 template <class Sequence, class Action>
 __device__ __forceinline__ void run_edge(const nc_launch& launch, Extent origin, bool is_first) {
@@ -101,7 +113,8 @@ __device__ __forceinline__ void run_edge(const nc_launch& launch, Extent origin,
   const nc_tensor& tensor = entry.tensor;
   const Extent matrix{tensor.rows, tensor.columns};
   const Part part(tensor, launch, Action::kCollects);
-  const bool in_words = whole_words(tensor, grad_of(launch, entry), kIsTransposed<Sequence>);
+  const bool in_words =
+      whole_words(tensor, read_beside<Action>(launch, entry), kIsTransposed<Sequence>);
   const auto run = [&]<Owned kOwned>(TileRows rows, bool has_words) {
     using Place = typename Shared::template Place<kOwned>;
     run_tiles<Sequence, Action, 1>(Place(matrix, origin, part, rows, is_first, has_words), launch);
@@ -122,8 +135,8 @@ template <class Sequence, class Action>
 __device__ __noinline__ void run_apart(const nc_launch& launch, Extent origin, bool is_first) {
   if constexpr (TileShared<Sequence, Action>::BlockStrip::kTiles > 1) {
     const CudaEntry& entry = TileShared<Sequence, Action>::entry();
-    if (is_full(entry.tensor, grad_of(launch, entry), origin, {Sequence::kTileRows, kWarpColumns},
-                kIsTransposed<Sequence>))
+    if (is_full(entry.tensor, read_beside<Action>(launch, entry), origin,
+                {Sequence::kTileRows, kWarpColumns}, kIsTransposed<Sequence>))
       return run_full<Sequence, Action, 1>(launch, origin, is_first);
   }
   run_edge<Sequence, Action>(launch, origin, is_first);
@@ -146,7 +159,7 @@ __global__ void __launch_bounds__(Sequence::kTileRows / kThreadRows * kWarpSize,
   const int count = kTiles == 1 ? 1 : own.count;
   const int64_t end_row = tensor.end_row == 0 ? tensor.rows : tensor.end_row;
   if (count == kTiles && origin.rows + (kTiles - 1) * kRows < end_row &&
-      is_full(tensor, grad_of(launch, entry), origin, {kTiles * kRows, kWarpColumns},
+      is_full(tensor, read_beside<Action>(launch, entry), origin, {kTiles * kRows, kWarpColumns},
               kIsTransposed<Sequence>))
     return run_full<Sequence, Action, kTiles>(launch, origin, is_first);
 #pragma unroll 1

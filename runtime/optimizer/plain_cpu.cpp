@@ -46,7 +46,8 @@ void update_tile(const nc_launch& launch, int64_t tile) {
       with_dtype(tensor.value_dtype,
                  [&]<class Type>(Type*) { follow_run<Type>(tensor, first, count); });
     }
-    update_run<Rule>(tensor, step, first, {0, count}, x);
+    float* master = row_of<float>(tensor.value, first);
+    update_floats<Rule>(tensor, step, first, {0, count}, master, x);
     if (!is_rounded) continue;
     with_dtype(tensor.value_dtype,
                [&]<class Type>(Type*) { round_run<Type>(tensor, first, count, x); });

@@ -21,12 +21,12 @@ __device__ __forceinline__ void update_plain(const nc_tensor& tensor, const nc_s
                                    {0, kRows},
                                    /*is_first=*/false,
                                    has_words});
-  if (tensor.buffer[0] == nullptr) return update_tile<Rule>(tile, tensor, step);
+  if (tensor.buffer[0] == nullptr) return update_tile<Rule, false>(tile, tensor, step);
   if constexpr (kOwned == Owned::kAll) {
     with_dtype(tensor.value_dtype,
-               [&]<class Type>(Type*) { update_tile<Rule, Type>(tile, tensor, step); });
+               [&]<class Type>(Type*) { update_tile<Rule, false, Type>(tile, tensor, step); });
   } else {
-    update_any_rows<Rule, /*kRounds=*/true>(tile, tensor, step, ~0u);
+    update_any_rows<Rule, /*kNarrow=*/false, /*kRounds=*/true>(tile, tensor, step, ~0u);
   }
   store_value(tile, tensor, tensor.buffer[0]);
 }

@@ -4,7 +4,7 @@
 //   kName
 //   kStates, kStateNames    the numbers that it keeps of each element; there may be none
 //   kNonnegative            whether each never is below 0; in rules alone that can be kept in state
-//                           formats (runtime/state/)
+//                           formats (runtime/state/), and that update bfloat16 masters
 //   kOptionNames, Options   a group's: numbers of float64, in the order of the names
 //   Constants               of a step: floats alone, at most NC_CONSTANT_COUNT
 //   at_step(options, t)     those of the step with number t, from 1: by the host, or by a GPU that

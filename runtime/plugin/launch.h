@@ -49,16 +49,20 @@ typedef struct nc_tensor {
                                  tile_rows, or where only a step is visited of step_rows; end_row
                                  0: all */
   const nc_seams* seams;      /* NULL where nothing is shared with other owners */
-  void* value; /* [rows, columns] of value_dtype: the source of a cast, the fp32 master of an
-                  update, the result of a decoding. Of a flat shard this, and all that has a
-                  value's shape, is where the matrix's first element would lie, had the shard
-                  all of it */
+  void* value;      /* [rows, columns] of value_dtype: the source of a cast, the result of a
+                       decoding, the master of an update: NC_F32, or NC_BF16 if the rule can be kept
+                       in state formats. Of a flat shard this, and all that has a value's shape, is
+                       where the matrix's first element would lie, had the shard all of it */
+  int8_t* residual; /* [rows, columns], of a master of NC_BF16: eight bits more of each number
+                       (runtime/numeric/split_float.hpp); NULL: it has none, and is rounded
+                       stochastically */
   void* state[NC_STATE_COUNT]; /* [rows, columns] of state_dtype: what the optimizer's rule keeps */
   float* state_scale[NC_STATE_COUNT]; /* of a state format: [rows, blocks of a row] */
-  void* buffer[NC_BUFFER_COUNT];      /* of an unquantized parameter the first is [rows, columns] of
-                                         value_dtype: where its value goes, rounded; or NULL */
-  float* amax;                        /* the tensor's stored amax, or NULL */
-  nc_history* history;                /* of formats whose amax is delayed; else NULL */
+  void* buffer[NC_BUFFER_COUNT]; /* of an unquantized parameter, whose master is fp32, the first
+                                    is [rows, columns] of value_dtype: where its value goes,
+                                    rounded; or NULL */
+  float* amax;                   /* the tensor's stored amax, or NULL */
+  nc_history* history;           /* of formats whose amax is delayed; else NULL */
   /* Stochastic rounding: what the random word of an element is a function of. */
   uint64_t seed;
   uint64_t step;       /* outside an update; an update has nc_step.t */
@@ -109,7 +113,7 @@ typedef void (*nc_parallel_for)(int64_t count,
                                 void* context);
 
 /* Tensors that a kernel can take among its parameters, of which every GPU passes 4 KB. */
-#define NC_PARAMETER_TENSORS 16
+#define NC_PARAMETER_TENSORS 15
 
 typedef struct nc_launch {
   const nc_tensor* tensors; /* in the machine's memory, but see host_tables */

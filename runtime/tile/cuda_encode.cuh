@@ -41,10 +41,8 @@ __device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], Nearest, i
   return encode4<Element>(scaled[0], scaled[1], scaled[2], scaled[3]);
 }
 
-// The four elements may lie in two groups of the whole tensor's.
-template <class Element>
-__device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], const Stochastic& rounding,
-                                            int64_t offset) {
+// The random words of four consecutive elements, which may lie in two groups of the whole tensor's.
+__device__ __forceinline__ PhiloxWords random4(const Stochastic& rounding, int64_t offset) {
   const uint64_t index = rounding.first + static_cast<uint64_t>(offset);
   const int skipped = static_cast<int>(index % 4);
   PhiloxWords random = rounding.words(index / 4);
@@ -59,6 +57,13 @@ __device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], const Stoc
       }
     }
   }
+  return random;
+}
+
+template <class Element>
+__device__ __forceinline__ uint32_t encode4(const float (&scaled)[4], const Stochastic& rounding,
+                                            int64_t offset) {
+  const PhiloxWords random = random4(rounding, offset);
   uint32_t codes = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) codes |= Element::encode(scaled[i], random.word[i]) << 8 * i;

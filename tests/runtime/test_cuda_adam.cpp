@@ -43,29 +43,40 @@ std::vector<float> scales_of(Extent matrix, int32_t state_dtype) {
   return std::vector<float>(matrix.rows * ceil_div(matrix.columns, block));
 }
 
-template <class Grad, class State>
+// Residuals of masters, of every value; none where there are no residuals.
+std::vector<int8_t> residuals_of(Extent matrix, bool has_residuals) {
+  std::vector<int8_t> made(has_residuals ? matrix.rows * matrix.columns : 0);
+  for (size_t i = 0; i < made.size(); ++i) made[i] = static_cast<int8_t>(i * 37);
+  return made;
+}
+
+// `Value`: of masters; bfloat16 ones may have residuals.
+template <class Grad, class State, class Value = float>
 void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all,
                           nc_dtype grad_dtype, int32_t state_dtype, bool decoupled,
-                          bool stochastic = false) {
+                          bool stochastic = false, bool has_residuals = false) {
   const nc_format& format = *plugin.format;
   const std::array<double, 6> options{1e-3, 0.9, 0.95, 1e-8, 0.1, decoupled ? 1.0 : 0.0};
   struct Case {
     Extent matrix;
-    std::vector<float> master;
+    std::vector<Value> master;
+    std::vector<int8_t> residual;
     std::vector<State> exp_avg, exp_avg_sq;
     std::vector<Grad> grad;
     std::vector<float> scale[NC_STATE_COUNT];
     Quantized quantized;
-    DeviceArray<float> device_master{master};
+    DeviceArray<Value> device_master{master};
+    DeviceArray<int8_t> device_residual{residual};
     DeviceArray<State> device_exp_avg{exp_avg}, device_exp_avg_sq{exp_avg_sq};
     DeviceArray<Grad> device_grad{grad};
     DeviceArray<float> device_scale[NC_STATE_COUNT]{DeviceArray<float>{scale[0]},
                                                     DeviceArray<float>{scale[1]}};
     DeviceQuantized device{quantized};
 
-    Case(const nc_format& format, const Drawn& drawn, int32_t state_dtype)
+    Case(const nc_format& format, const Drawn& drawn, int32_t state_dtype, bool has_residuals)
         : matrix(drawn.matrix),
-          master(drawn.master),
+          master(narrowed<Value>(drawn.master)),
+          residual(residuals_of(matrix, has_residuals)),
           exp_avg(kept_as<State>(drawn.exp_avg)),
           exp_avg_sq(kept_as<State>(drawn.exp_avg_sq)),
           grad(narrowed<Grad>(drawn.grad)),
@@ -74,7 +85,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
   };
   std::vector<Case> cases;
   for (const Drawn& drawn : all) {
-    if (holds(format, drawn.matrix)) cases.emplace_back(format, drawn, state_dtype);
+    if (holds(format, drawn.matrix)) cases.emplace_back(format, drawn, state_dtype, has_residuals);
   }
   for (int64_t t = 1; t <= 3; ++t) {
     std::vector<nc_tensor> tensors, device_tensors;
@@ -82,6 +93,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
     for (Case& c : cases) {
       nc_tensor tensor = tensor_of(c.matrix);
       tensor.state_dtype = state_dtype;
+      tensor.value_dtype = std::is_same_v<Value, float> ? NC_F32 : NC_BF16;
       tensor.seed = static_cast<uint64_t>(tensors.size());
       nc_tensor device_tensor = tensor;
       tensor.value = c.master.data();
@@ -90,6 +102,10 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
       for (int k = 0; k < NC_STATE_COUNT; ++k) {
         tensor.state_scale[k] = c.scale[k].data();
         device_tensor.state_scale[k] = c.device_scale[k].get();
+      }
+      if (has_residuals) {
+        tensor.residual = c.residual.data();
+        device_tensor.residual = c.device_residual.get();
       }
       c.quantized.connect(format, tensor);
       device_tensor.value = c.device_master.get();
@@ -123,6 +139,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
     CAPTURE(c.matrix.rows);
     CAPTURE(c.matrix.columns);
     CHECK(same(c.master, c.device_master.download()));
+    CHECK(same(c.residual, c.device_residual.download()));
     CHECK(same(c.exp_avg, c.device_exp_avg.download()));
     CHECK(same(c.exp_avg_sq, c.device_exp_avg_sq.download()));
     for (int k = 0; k < NC_STATE_COUNT; ++k) CHECK(same(c.scale[k], c.device_scale[k].download()));
@@ -151,6 +168,32 @@ TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
   }
 }
 
+TEST_CASE("fused Adam: GPU bytes are CPU bytes, of bfloat16 masters") {
+  if (!has_gpu()) return;
+  std::vector<Drawn> drawn;
+  for (const Extent matrix : kShapes) drawn.emplace_back(matrix, 25 + drawn.size());
+  for (const nc_plugin* plugin : all_plugins()) {
+    if (!ready(*plugin)) continue;
+    CAPTURE(std::string(plugin->format->name));
+    for (const bool residuals : {true, false}) {
+      CAPTURE(residuals);
+      expect_equal_updates<Bf16, float, Bf16>(*plugin, drawn, NC_BF16, NC_F32, true, false,
+                                              residuals);
+      expect_equal_updates<float, float, Bf16>(*plugin, drawn, NC_F32, NC_F32, false, true,
+                                               residuals);
+      expect_equal_updates<Bf16, Bf16, Bf16>(*plugin, drawn, NC_BF16, NC_BF16, true, true,
+                                             residuals);
+      for (int32_t state = 0; state < plugin->state_format_count; ++state) {
+        const int32_t dtype = NC_STATE_FORMAT + state;
+        expect_equal_updates<Bf16, uint8_t, Bf16>(*plugin, drawn, NC_BF16, dtype, true, false,
+                                                  residuals);
+        expect_equal_updates<F16, uint8_t, Bf16>(*plugin, drawn, NC_F16, dtype, false, true,
+                                                 residuals);
+      }
+    }
+  }
+}
+
 TEST_CASE("fused Adam: GPU bytes are CPU bytes, over 1e8 elements of every kind") {
   if (!has_gpu()) return;
   std::vector<Drawn> drawn;
@@ -160,6 +203,8 @@ TEST_CASE("fused Adam: GPU bytes are CPU bytes, over 1e8 elements of every kind"
     CAPTURE(std::string(plugin->format->name));
     expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true);
     expect_equal_updates<Bf16, uint8_t>(*plugin, drawn, NC_BF16, NC_STATE_FORMAT, true);
+    expect_equal_updates<Bf16, uint8_t, Bf16>(*plugin, drawn, NC_BF16, NC_STATE_FORMAT, true, false,
+                                              /*has_residuals=*/true);
   }
 }
 

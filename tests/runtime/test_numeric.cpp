@@ -7,6 +7,7 @@
 
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/numeric/number_types.hpp"
+#include "runtime/numeric/split_float.hpp"
 #include "tests/support/definitions.hpp"
 
 namespace narrowcast::test {
@@ -48,6 +49,26 @@ void check_codes(const Integers& type) {
     CHECK(Element::decode(code) == n * type.unit);
     CHECK(Element::encode(Element::decode(code)) == (n == -128 ? 0x81 : code));  // never written
   }
+}
+
+TEST_CASE("a bfloat16 and any residual are a number of its sign, which splits into them") {
+  int64_t wrong = 0;
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const Bf16 value{static_cast<uint16_t>(bits)};
+    const bool finite = std::isfinite(widen(value));
+    for (int residual = -128; residual < 128; ++residual) {
+      const SplitFloat pair{value, static_cast<int8_t>(residual)};
+      const float joined = join(pair);
+      const SplitFloat again = split(joined);
+      const bool is_pair = again.value.bits == value.bits && again.residual == residual;
+      // A residual below 0 is none of zero's, and none is that of what is not finite.
+      const bool expected = residual == 0 || (finite && (widen(value) != 0 || residual > 0));
+      const bool nan = is_nan(widen(value));
+      wrong += nan ? !is_nan(joined) : is_pair != expected;
+      wrong += std::isfinite(joined) != finite || std::signbit(joined) != (bits >= 0x8000);
+    }
+  }
+  CHECK(wrong == 0);
 }
 
 TEST_CASE("every code of the elements, both ways") {

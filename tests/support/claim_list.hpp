@@ -8,6 +8,7 @@
 
 #include "runtime/numeric/narrow.hpp"
 #include "runtime/numeric/number_types.hpp"
+#include "runtime/numeric/split_float.hpp"
 #include "tests/support/definitions.hpp"
 
 namespace narrowcast::test {
@@ -59,6 +60,21 @@ struct Narrowed {
   NC_EVERYWHERE uint64_t operator()(float x) const {
     const Narrow result = narrow<Narrow>(x);
     return is_nan(widen(result)) ? nan : result.bits;
+  }
+};
+
+struct SplitAndJoined {
+  NC_EVERYWHERE uint64_t operator()(float x) const {
+    const SplitFloat made = split(x);
+    return split_value(made.value.bits, made.residual, bits_of(join(made)));
+  }
+};
+
+struct NarrowedByChance {
+  uint32_t random_word;
+  NC_EVERYWHERE uint64_t operator()(float x) const {
+    const Bf16 result = narrow_stochastically(x, random_word);
+    return is_nan(widen(result)) ? kBf16.nan_code : result.bits;
   }
 };
 
@@ -135,6 +151,10 @@ void visit_claims(Visitor& visitor) {
 #undef NC_VISIT
   visitor.steps("narrow to bf16", Narrowed<Bf16>{kBf16.nan_code}, narrowing(kBf16));
   visitor.steps("narrow to fp16", Narrowed<F16>{kF16.nan_code}, narrowing(kF16));
+  for (const uint32_t word : kRandomWords)
+    visitor.steps(drawn("bf16", word), NarrowedByChance{word}, stochastic_narrowing(kBf16, word));
+  visitor.equal("split to bf16 and a residual", SplitAndJoined{}, Split{},
+                {0, 0x7f7f7f80, kInfinityBits, kInfinityBits + 1, kSign});
   for (const float amax : {0.0f, 1e-40f, 1e-36f, 0.02f, 6.0f, 2688.0f, kFloatMax, INFINITY}) {
     char name[64];
     std::snprintf(name, sizeof(name), "nearest_even e4m3 under %g", double{amax});

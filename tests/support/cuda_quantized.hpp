@@ -51,6 +51,7 @@ bool same(const std::vector<Type>& a, const std::vector<Type>& b) {
 }
 
 inline bool same(const std::vector<uint8_t>& a, const std::vector<uint8_t>& b) { return a == b; }
+inline bool same(const std::vector<int8_t>& a, const std::vector<int8_t>& b) { return a == b; }
 
 // Runs `function` of the GPU over tensors whose pointers are device pointers. What it did is seen
 // by a download, which waits for it.

@@ -82,6 +82,36 @@ inline Steps narrowing(const Type& type) {
   return encoding(extended);
 }
 
+inline Steps stochastic_narrowing(Type type, uint32_t random_word) {
+  ++type.last;
+  return stochastic_encoding(type, random_word);
+}
+
+// Of a master in 24 bits: the bfloat16 value, the residual, and the bits of what they are together.
+NC_EVERYWHERE uint64_t split_value(uint32_t value, int residual, uint32_t joined) {
+  return uint64_t{value} << 48 | uint64_t{static_cast<uint8_t>(residual)} << 32 | joined;
+}
+
+// In magnitudes, by remainders.
+struct Split {
+  NC_EVERYWHERE uint64_t operator()(float x) const {
+    const uint32_t sign = bits_of(x) >> 31, magnitude = bits_of(x) & 0x7fffffff;
+    const uint32_t infinite = sign << 15 | 0x7f80;
+    if (magnitude > 0x7f800000) {
+      const uint32_t quiet = infinite | magnitude >> 16 | 0x40;
+      return split_value(quiet, 0, quiet << 16);
+    }
+    uint32_t upper = magnitude / 256, rest = magnitude % 256;
+    if (rest > 128 || (rest == 128 && upper % 2 == 1)) ++upper;
+    uint32_t value = upper / 256;
+    rest = upper % 256;
+    if (rest >= 128) ++value;
+    if (value >= 0x7f80) return split_value(infinite, 0, infinite << 16);
+    const int residual = rest >= 128 ? static_cast<int>(rest) - 256 : static_cast<int>(rest);
+    return split_value(sign << 15 | value, residual, sign << 31 | upper * 256);
+  }
+};
+
 inline Steps encoding(const Integers& type) {
   const Steps magnitudes = steps_of(count_to(127), [&](size_t n, double x) {
     const double middle = (static_cast<double>(n) - 0.5) * type.unit;

@@ -118,6 +118,38 @@ def test_replays_are_steps(kind, format):
     trained_both_ways(lambda: build(format, "cuda"), KINDS[kind], "cuda")
 
 
+def narrow(format):
+    return build(format, "cuda", torch.bfloat16, value_dtype=torch.bfloat16)
+
+
+@ON_GPU
+@pytest.mark.parametrize("bits", [8, 0])
+def test_bfloat16_values(format, bits):
+    """The GPU counts the steps that random words are of; a skipped one leaves residuals."""
+    options = {"state_dtype": "int8_root", "residual_bits": bits, "seed": 3}
+    amp = [(4.0, 0.0), (4.0, 1.0), (2.0, 1.0), (8.0, 0.0), (0.5, 2.0), (0.3, 0.0)]
+    for given in ((), amp):
+        trained_both_ways(
+            lambda: narrow(format), lambda p, **o: adamw(p, **options, **o), "cuda", given
+        )
+
+
+@ON_GPU
+def test_no_capture_of_what_ends_a_residual(format):
+    """Replays would end it each time. A forward has made the bytes, so they are not stale."""
+    model = narrow(format)
+    optimizer = adamw(model.parameters(), capturable=True)
+    generator = torch.Generator("cuda").manual_seed(1)
+    for _ in range(2):
+        give(model, generator)
+        optimizer.step()
+    with torch.no_grad():
+        model.head.weight.mul_(1.5)
+        model(torch.ones(1, model.width, device="cuda", dtype=torch.bfloat16))
+    with pytest.raises(RuntimeError, match="a weight was written to"):
+        captured(optimizer.step)
+
+
 @ON_GPU
 def test_skipped_and_scaled_steps(format):
     """The first of the replays is skipped, too."""

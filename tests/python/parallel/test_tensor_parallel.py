@@ -33,6 +33,7 @@ def alone(mesh):
             model = build(mesh, format, converted_first=first)
             assert_trains_as_whole(model, format, rounding="stochastic")
             assert_trains_as_whole(build(mesh, format, converted_first=first), format, AdamW)
+            narrow_values(mesh, format, first)
     rank, scaled = mesh.get_local_rank(), {"matmul": "scaled"}
     for format in ("mxfp8_e4m3", "nvfp4"):
         assert_trains_as_whole(build(mesh, format, SEQUENCE_PLAN), format, sequence=rank)
@@ -47,6 +48,25 @@ def alone(mesh):
     embedded(mesh, "nvfp4")
     again(mesh, "nvfp4")
     return refusals(mesh)
+
+
+def narrow_values(mesh, format, first):
+    """Values in bfloat16, and their residuals, are those of the whole weights."""
+    options = {"value_dtype": torch.bfloat16}
+    model = build(mesh, format, converted_first=first, **options)
+    whole = nc.convert(build_plain(format), format, **options)
+    optimizers = [nc.optim.AdamW(one.parameters(), lr=1e-3) for one in (model, whole)]
+    for step in range(3):
+        torch.manual_seed(step)
+        for p, w in zip(model.parameters(), whole.parameters(), strict=True):
+            gradient = w.grad = torch.randn(w.shape).to(w.dtype)
+            is_cut = isinstance(p, DTensor)
+            p.grad = distribute_tensor(gradient, mesh, p.placements) if is_cut else gradient
+        for one in optimizers:
+            one.step()
+    assert model.up.weight.to_local().value.dtype == torch.bfloat16
+    assert optimizers[1].state[whole.up.weight]["residual"].count_nonzero() > 0
+    assert_parts(model, whole, optimizers, format)
 
 
 def written(mesh, format, first):

@@ -28,7 +28,8 @@ from narrowcast.tensor.store import WeightConfig
 
 class Options(NamedTuple):
     """Options of nc.convert. `recompute`: None for "auto"; `groups`: of weights that share a scale,
-    by the weights' names; `readers`: of the weights that are their own masters; None: none is.
+    by the weights' names; `readers`: of the weights that are their own masters; None: none is;
+    `value_dtype`: of these.
     """
 
     recompute: bool | None
@@ -36,6 +37,7 @@ class Options(NamedTuple):
     trainable: bool | None
     groups: Mapping[str, ScaleGroup] = MappingProxyType({})
     readers: weakref.WeakSet | None = None
+    value_dtype: torch.dtype = torch.float32
 
     def keeps_master(self, weight: nn.Parameter) -> bool:
         return weight.requires_grad if self.trainable is None else self.trainable
@@ -50,6 +52,7 @@ def convert(
     recompute: bool | str = "auto",
     matmul: str = "dequantized",
     trainable: bool | None = None,
+    value_dtype: torch.dtype = torch.float32,
     mesh=None,
     share_scale: ShareScale = None,
 ) -> nn.Module:
@@ -78,6 +81,10 @@ def convert(
     trainable   True: each weight is a tensor over its float32 value, which any optimizer trains.
                 False: each weight is bytes alone, without a gradient. None: True for the weights
                 that require a gradient, else False
+    value_dtype of the weights in training. torch.float32: of the value, and the weight goes on to
+                announce the dtype that it had. torch.bfloat16: value, weight and gradient have it,
+                of float32 and bfloat16 weights; nc.optim.AdamW keeps eight bits more of each value,
+                or rounds it stochastically (docs/optimizers.md, "Values in bfloat16")
     mesh        the DeviceMesh that fully_shard will get, or its number of shards. If it is given, a
                 weight that cannot be cut over it is an error here
     share_scale
@@ -107,13 +114,16 @@ def convert(
     if recompute not in (True, False, "auto"):
         raise ValueError(f'recompute is True, False or "auto", not {recompute!r}')
     recompute = None if recompute == "auto" else recompute
-    options = Options(recompute, matmul, trainable, readers=weakref.WeakSet())
+    if value_dtype not in (torch.float32, torch.bfloat16):
+        raise ValueError(f"value_dtype is torch.float32 or torch.bfloat16, not {value_dtype!r}")
+    options = Options(recompute, matmul, trainable, {}, weakref.WeakSet(), value_dtype)
     format.check_matmul(matmul)
     wrappers.check_unwrapped(model)
     torch_names.reshard_all(model.modules())
     chosen, by_default = selection.choose(model, filter, parameters)
     weights = fits.storable(chosen, by_default, format)
     _check_all(weights, format)
+    _check_values(weights, options)
     fits.foresee(weights, format, mesh)
     groups = groups_of(model, weights, format, share_scale, options.keeps_master)
     _convert(weights, format, options._replace(groups=groups), model)
@@ -143,6 +153,25 @@ def _check_all(weights: list[selection.Weight], format: registry.Format) -> None
         modules = [module for module, _ in places]
         _check(name, weight, format, modules)
         experts.check_blocks(name, weight, modules, format)
+
+
+def _check_values(weights: list[selection.Weight], options: Options) -> None:
+    """TypeError for a weight whose value cannot be bfloat16: a float16 one, whose inputs are that,
+    or a shard of float32, which FSDP2 has laid out by then.
+    """
+    for name, weight, _ in weights:
+        if options.value_dtype == torch.float32 or not options.keeps_master(weight):
+            continue
+        if weight.dtype == torch.float32 and torch_names.managed(weight)[1] is not None:
+            raise TypeError(
+                f"{name} is a shard of float32, which cannot become bfloat16: call "
+                "model.bfloat16(), or nc.convert, before fully_shard"
+            )
+        if weight.dtype == torch.float16:
+            raise TypeError(
+                f"{name} is float16, and value_dtype=torch.bfloat16 would make it bfloat16, unlike "
+                "its inputs: call model.bfloat16() first, or leave value_dtype out"
+            )
 
 
 def _convert(
@@ -200,7 +229,7 @@ def replace(parameter: nn.Parameter, places, local: torch.Tensor, requires_grad:
 
 def _line(name: str, weight: nn.Parameter, format: registry.Format, options: Options) -> str:
     """What all ranks must have alike of a weight."""
-    kept = "" if options.keeps_master(weight) else ", without a master"
+    kept = f", in {options.value_dtype}" if options.keeps_master(weight) else ", without a master"
     if group := options.groups.get(name):
         kept += f", one scale for {' and '.join(group.names)}"
     again = "auto" if options.recompute is None else options.recompute
@@ -235,7 +264,8 @@ def _to_cast(
     config = WeightConfig(name, options.recompute, options.matmul, group)
     _, managed = torch_names.managed(weight)
     if options.readers is not None and options.keeps_master(weight):
-        made = MasterWeight.of(local, format, config, options.readers)
+        dtypes = {"value_dtype": options.value_dtype}
+        made = MasterWeight.of(local, format, config, options.readers, **dtypes)
         made.cell.is_part = managed is None and dtensors.is_cut(weight)
         return made
     # A float32 weight's own memory, if it is contiguous; the optimizer updates it. What is let

@@ -15,6 +15,7 @@ from narrowcast.flat import shards
 from narrowcast.flat.exchange import Exchange, FormatShards
 from narrowcast.flat.gather import invalidate_columnwise, note_writes
 from narrowcast.flat.shards import FlatShard, Ranges
+from narrowcast.tensor import QuantizedTensor
 from narrowcast.tensor.casting import SKIP, TAKE
 from narrowcast.tensor.store import Store
 
@@ -162,7 +163,7 @@ class Updates:
     def _table(
         self, of_format: FormatShards, own: list[Entry | None], counted: bool
     ) -> _C.UpdateTable:
-        stochastic = {entry.seed is not None for entry in own if entry is not None}
+        stochastic = {entry.stochastic for entry in own if entry is not None}
         if len(stochastic) > 1:
             raise ValueError(
                 f"flat shards of weights in {of_format.format.name} are in option groups of two "
@@ -177,7 +178,7 @@ class Updates:
                 none = torch.zeros(0, dtype=torch.float32, device=self.device)
                 table.add(none, "no parameter", 0, {}, 0, 0)
             else:
-                parameter, state, name, group, seed, _ = entry
+                parameter, state, name, group, seed, *_ = entry
                 table.add(parameter, name, group, state, seed or 0, 0)
         table.share(of_format.peers)
         return table
@@ -195,7 +196,8 @@ class Updates:
         for store in self._stores:
             if store.pending is None:  # some may have been made since the last step
                 invalidate_columnwise(store, manual=False)
-        note_writes(self.weights)
+        # Those that are their own masters are written to by the step, which counts that.
+        note_writes(one for one in self.weights if isinstance(one, QuantizedTensor))
         self.exchange.begin()
         if self.exchange.is_collective:
             for table, of_format in zip(self.tables, self.exchange.formats, strict=True):

@@ -68,6 +68,11 @@ class Cell:
         return self._store
 
     @property
+    def has_store(self) -> bool:
+        """Whether there are bytes, fresh or stale."""
+        return self._store is not None
+
+    @property
     def has_exact_bytes(self) -> bool:
         """Whether there are fresh bytes that a cast of the value to nearest need not give."""
         store = self._store

@@ -1,6 +1,7 @@
-"""MasterWeight: a tensor around its float32 value. What torch does with it, it does with that.
+"""MasterWeight: a tensor around its value. What torch does with it, it does with that.
 
-A weight of a bfloat16 or float16 model announces this dtype. Then
+The value is float32, or bfloat16 where nc.convert was told so. A weight of a bfloat16 or float16
+model announces this dtype over a float32 value. Then
 
     read      the value rounded to it
     written   in float32: of other weights the values, of other tensors what they are, widened
@@ -35,12 +36,12 @@ DECODING: dict[Callable, Callable] = {}
 
 
 class MasterWeight(torch.Tensor):
-    """A weight in training, as nc.convert makes it. To torch it is a tensor over a float32 value;
-    products of matrices read its bytes. It announces a dtype, float32, bfloat16 or float16: torch
-    reads the value rounded to it, and the gradient has it.
+    """A weight in training, as nc.convert makes it. To torch it is a tensor over its value;
+    products of matrices read its bytes. Over a float32 value it announces a dtype, float32,
+    bfloat16 or float16: torch reads the value rounded to it, and the gradient has it.
 
-    value   a plain float32 tensor of the same shape, which optimizers and initializers write, and
-            which checkpoints have
+    value   a plain tensor of the same shape, float32 or with value_dtype=torch.bfloat16 that, which
+            optimizers and initializers write, and which checkpoints have
     format  the facts of its format (nc.format)
     cell    private: the bytes, which all tensors over the value's memory share
 
@@ -85,17 +86,22 @@ class MasterWeight(torch.Tensor):
         config: WeightConfig,
         readers: weakref.WeakSet[Cell] | None = None,
         dtype: torch.dtype = torch.float32,
+        value_dtype: torch.dtype = torch.float32,
     ) -> MasterWeight:
-        """Of a value whose memory it takes over, if that is a run of float32. It announces the
-        value's dtype, or `dtype` over one of float32, which may be a master. TypeError for others.
+        """Of a value whose memory it takes over, if that is a run of value_dtype. It announces the
+        value's dtype, or `dtype` over one of float32, which may be a master; with a bfloat16 value
+        that. TypeError for others.
         """
         if value.dtype not in LOGICAL_DTYPES:
             raise wrong_dtype(config, value.dtype)
-        dtype = dtype if value.dtype == torch.float32 else value.dtype
+        if value_dtype != torch.float32:
+            dtype = value_dtype
+        elif value.dtype != torch.float32:
+            dtype = value.dtype
         with torch.inference_mode(False), torch.no_grad():
             # torch counts no writes to a tensor of inference mode.
             value = value.clone() if value.is_inference() else value.resolve_neg()
-            value = value.float().contiguous()
+            value = value.to(value_dtype).contiguous()
             return cls(value, Cell(value, format, config, readers), dtype)
 
     # ---- for the rest of narrowcast ----
@@ -136,6 +142,9 @@ class MasterWeight(torch.Tensor):
 
     def _take_over(self, other: MasterWeight) -> None:
         """Has the value and the bytes of another one from now on."""
+        is_narrow = self.value.dtype != torch.float32  # so optimizers may have residuals of it
+        if is_narrow and other.cell is not self.cell and self.cell.has_store:
+            other.cell.store.replace(self.cell.store)
         self.value, self.cell, self.in_graphs = other.value, other.cell, (None, None)
         _C.share_count(self, other.value)
         _C.note_change()
@@ -238,9 +247,12 @@ class MasterWeight(torch.Tensor):
         return MasterWeight(value, self.cell, self.dtype)
 
     def _copy(self, func, args, kwargs, dtype: torch.dtype) -> MasterWeight:
-        """One that announces a dtype, whose value is as exact as this one's."""
+        """One that announces a dtype, whose value is as exact as this one's. Of a bfloat16 value
+        those of other dtypes have float32 ones.
+        """
         if "dtype" in kwargs:
-            kwargs = {**kwargs, "dtype": torch.float32}
+            is_narrow = self.value.dtype == dtype == torch.bfloat16
+            kwargs = {**kwargs, "dtype": dtype if is_narrow else torch.float32}
         value = func(*mapped(value_of, args), **mapped(value_of, kwargs))
         copied = MasterWeight(value, self.cell.copy_of(value), dtype)
         if func is torch.ops.aten.clone.default:  # one that is no longer the model's
@@ -338,7 +350,7 @@ class Address:
 
 def announces(tensor) -> bool:
     """Whether it is a weight that announces another dtype than that of its value."""
-    return isinstance(tensor, MasterWeight) and tensor.dtype != torch.float32
+    return isinstance(tensor, MasterWeight) and tensor.dtype != tensor.value.dtype
 
 
 def value_of(weight: MasterWeight) -> torch.Tensor:
@@ -376,7 +388,8 @@ def handles(*functions):
 def like(weight: MasterWeight, value: torch.Tensor) -> MasterWeight:
     """Of another value, or over it: see MasterWeight.of()."""
     cell = weight.cell
-    return MasterWeight.of(value, cell.format, cell.config, cell.readers, weight.dtype)
+    dtypes = weight.dtype, weight.value.dtype
+    return MasterWeight.of(value, cell.format, cell.config, cell.readers, *dtypes)
 
 
 def rebuild(
@@ -391,7 +404,8 @@ def rebuild(
     for prepare in dispatch.PARAMETER_LOADED:
         prepare()
     facts = registry.format(format), WeightConfig(*config)
-    weight = nn.Parameter(MasterWeight.of(value, *facts, dtype=dtype), requires_grad)
+    dtypes = {"dtype": dtype, "value_dtype": value.dtype}
+    weight = nn.Parameter(MasterWeight.of(value, *facts, **dtypes), requires_grad)
     weight.__dict__.update(own)
     return weight
 

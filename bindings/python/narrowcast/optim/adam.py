@@ -13,7 +13,7 @@ class Adam(FusedOptimizer):
                   decoupled_weight_decay=True as in AdamW
     amsgrad, maximize, differentiable, foreach, fused
                   NotImplementedError, but for False or None, and fused=True
-    capturable, state_dtype, rounding, seed
+    capturable, state_dtype, rounding, seed, residual_bits
                   narrowcast.optimizer.FusedOptimizer's, where all else is told
     """
 
@@ -37,6 +37,7 @@ class Adam(FusedOptimizer):
         state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
+        residual_bits: int = 8,
     ):
         options.refuse({"foreach": foreach, "fused": fused}, self.name)
         defaults = {
@@ -50,7 +51,7 @@ class Adam(FusedOptimizer):
             "capturable": capturable,
             "differentiable": differentiable,
         }
-        super().__init__(params, defaults, state_dtype, rounding, seed)
+        super().__init__(params, defaults, state_dtype, rounding, seed, residual_bits)
 
     @staticmethod
     def numbers(group: dict) -> dict:
@@ -86,6 +87,7 @@ class AdamW(Adam):
         state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
+        residual_bits: int = 8,
     ):
         super().__init__(
             params,
@@ -103,6 +105,7 @@ class AdamW(Adam):
             state_dtype=state_dtype,
             rounding=rounding,
             seed=seed,
+            residual_bits=residual_bits,
         )
 
     def load_state_dict(self, state_dict) -> None:
@@ -120,7 +123,7 @@ class FusedAdam(FusedOptimizer):
                   False: moments are taken as they are, though they begin at 0
     amsgrad, set_grad_none
                   True and False are a NotImplementedError
-    capturable, state_dtype, rounding, seed
+    capturable, state_dtype, rounding, seed, residual_bits
                   narrowcast.optimizer.FusedOptimizer's, where all else is told. Masters are always
                   kept, and are float32
     """
@@ -143,6 +146,7 @@ class FusedAdam(FusedOptimizer):
         state_dtype: torch.dtype | str = torch.float32,
         rounding: str = "nearest",
         seed: int = 0,
+        residual_bits: int = 8,
     ):
         if set_grad_none is not None and not set_grad_none:
             raise NotImplementedError("set_grad_none=False: call zero_grad(set_to_none=False)")
@@ -156,7 +160,7 @@ class FusedAdam(FusedOptimizer):
             "amsgrad": amsgrad,
             "capturable": capturable,
         }
-        super().__init__(params, defaults, state_dtype, rounding, seed)
+        super().__init__(params, defaults, state_dtype, rounding, seed, residual_bits)
 
     @staticmethod
     def adopted_options(saved: dict) -> dict:

@@ -6,7 +6,7 @@ import torch
 
 from narrowcast import _C, ranks, stack_frames
 from narrowcast.flat.fusing import Updates
-from narrowcast.optimizer import loading, options, parameters, step_context
+from narrowcast.optimizer import loading, options, parameters, residuals, step_context
 from narrowcast.optimizer import state as states
 from narrowcast.optimizer.launches import Tables
 from narrowcast.ranks import debugging
@@ -77,13 +77,21 @@ class FusedOptimizer(torch.optim.Optimizer):
     rule: str
     takes_flat_shards = True  # whether the rule can update runs of a matrix's elements
     can_be_captured = True  # whether there is an option capturable
+    residual_bits = 8  # also of what an older version has pickled
     _step_supports_amp_scaling = True
 
     def __init__(
-        self, params, defaults: dict, state_dtype: torch.dtype | str, rounding: str, seed: int
+        self,
+        params,
+        defaults: dict,
+        state_dtype: torch.dtype | str,
+        rounding: str,
+        seed: int,
+        residual_bits: int = 8,
     ):
-        self.state_dtype = state_dtype
+        self.state_dtype, self.residual_bits = state_dtype, residual_bits
         options.state_format_of(self)  # checks it
+        residuals.check_bits(residual_bits)
         self.flat_updates: list[Updates] = []  # by narrowcast.flat.fuse
         self.loaded_histories: dict[torch.Tensor, torch.Tensor] = {}  # for the next step
         self._forget()
@@ -124,7 +132,14 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Adds a group without state. ValueError or TypeError for an option that is not valid."""
         super().add_param_group(param_group)
         index = len(self.param_groups) - 1
-        options.check(self, self.param_groups[index], index)
+        group = self.param_groups[index]
+        try:
+            options.check(self, group, index)
+            for parameter in group["params"]:
+                residuals.check(self, parameter, group)
+        except BaseException:
+            del self.param_groups[index]
+            raise
 
     def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
         """Makes the state of parameters that have none, as the first step with a gradient does: of
@@ -132,8 +147,8 @@ class FusedOptimizer(torch.optim.Optimizer):
         """
         for index, parameter, _ in parameters.named(self.param_groups):
             if not self.state.get(parameter) and is_wanted(parameter):
-                names = self.state_names(self.param_groups[index])
-                self.state[parameter] = states.make_state(self, parameter, names)
+                group = self.param_groups[index]
+                self.state[parameter] = states.make_state(self, parameter, group)
 
     def step(self, closure=None):
         """Updates the parameters that have a gradient, after closure(), whose result it returns."""
@@ -184,7 +199,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 raise RuntimeError(
                     f"{self.name}: a parameter's memory changes while a step reads it"
                 )
-        if step_context.is_captured() and self._tables.has_stale:
+        if step_context.is_captured() and (self._tables.has_stale or residuals.outdated(self)):
             step_context.check_warm(self, "a weight was written to")
         return amp.grad_scale
 
@@ -242,13 +257,17 @@ class FusedOptimizer(torch.optim.Optimizer):
         self._snapshot, self.is_state_form = None, False
 
     def _follow_writes(self) -> None:
-        """The state's histories are those of the weights, and its masters what was written."""
+        """The state's histories are those of the weights, its masters what was written, and its
+        residuals of the present values.
+        """
         states.share_histories(self)
         states.follow_writes(self.state)
+        residuals.follow_writes(self)
 
     def __getstate__(self):
         self._follow_writes()  # the copy sees no write before it
-        return {**super().__getstate__(), "state_dtype": self.state_dtype}
+        kept = {"state_dtype": self.state_dtype, "residual_bits": self.residual_bits}
+        return {**super().__getstate__(), **kept}
 
     def __setstate__(self, state):
         super().__setstate__(state)

@@ -104,8 +104,8 @@ class Tables:
         if store.master is not None:
             self._weights.append((entry.parameter, store))
         group = dtensors.shard_group(entry.parameter)
-        stochastic = entry.seed is not None
-        draw = (entry.seed, dtensors.first_element(entry.parameter)) if stochastic else (0, 0)
+        stochastic, is_drawn = entry.stochastic, entry.seed is not None
+        draw = (entry.seed, dtensors.first_element(entry.parameter)) if is_drawn else (0, 0)
         if isinstance(store, UnalignedStore):
             if store.master is not None:
                 part = store.shard.part, store.shard.parts

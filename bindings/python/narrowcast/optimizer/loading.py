@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import options, parameters, state_formats
+from narrowcast.optimizer import options, parameters, residuals, state_formats
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
 
@@ -15,7 +15,7 @@ from narrowcast.tensor import dtensors
 # them are torch's.
 _WAYS = ("foreach", "fused")
 _KEPT = ("params", "capturable", *_WAYS)  # of a group that is loaded into
-_OPTIONAL = ("master", "history")  # entries that a saved state may lack
+_OPTIONAL = ("master", "history", residuals.KEY)  # entries that a saved state may lack
 
 
 def load_state_dict(optimizer, state_dict: dict) -> None:
@@ -40,8 +40,8 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := optimizer.adopted(state_dict["state"].get(key, {})):
-            names = optimizer.state_names(groups[entry.group])
-            state = entry.state or states.make_state(optimizer, entry.parameter, names)
+            group = groups[entry.group]
+            state = entry.state or states.make_state(optimizer, entry.parameter, group)
             saved = state_formats.converted(state, saved, entry)
             if is_torchs:  # which carries old masters along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
@@ -82,7 +82,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
 
 def _check(state: dict, saved: dict, name: str) -> None:
     """ValueError unless a parameter's state can be that which was saved. Without a master the value
-    is the parameter's, and without a history one begins anew.
+    is the parameter's; without a history one begins anew, and without a residual it is 0.
     """
     for key, value in state.items():
         other = saved.get(key)
@@ -117,7 +117,11 @@ def _options_of(optimizer, group: dict) -> dict:
 
 @torch.no_grad()
 def _copy(parameter: torch.Tensor, state: dict, saved: dict) -> None:
-    """Copies what was saved into a parameter's state. A master is the parameter's value, too."""
+    """Copies what was saved into a parameter's state. A master is the parameter's value, too. A
+    residual that was not saved is 0.
+    """
+    if residuals.KEY in state and residuals.KEY not in saved:
+        state[residuals.KEY].zero_()
     for key, value in state.items():
         if key in saved and key != "history":
             fill = value.copy_ if isinstance(saved[key], torch.Tensor) else value.fill_

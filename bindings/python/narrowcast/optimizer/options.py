@@ -64,9 +64,9 @@ def is_capturable(optimizer: FusedOptimizer) -> bool:
 
 def check(
     optimizer: FusedOptimizer, group: dict, index: int
-) -> tuple[list[float | torch.Tensor], int | None]:
-    """The rule's options of a group, and the base seed of its stochastic rounding, None if it
-    rounds to nearest. ValueError or TypeError for an option that makes no sense;
+) -> tuple[list[float | torch.Tensor], tuple[int, bool]]:
+    """The rule's options of a group, the base seed of its random words, and whether codes are
+    rounded by them. ValueError or TypeError for an option that makes no sense;
     NotImplementedError for one of torch's that the optimizer has not. Where steps can be captured,
     tensors on a GPU stay there, and nobody looks at them.
     """
@@ -87,8 +87,8 @@ def check(
     except (TypeError, ValueError) as error:
         given = {key: value for key, value in group.items() if not key.startswith("param")}
         raise type(error)(f"group {index}: {error} ({given})") from None
-    seed = int(group["seed"]) if group["rounding"] == "stochastic" else None
-    return [numbers[name] for name in rule_facts(optimizer.rule_of(group))[0]], seed
+    draws = int(group["seed"]), group["rounding"] == "stochastic"
+    return [numbers[name] for name in rule_facts(optimizer.rule_of(group))[0]], draws
 
 
 def _is_on_gpu(value) -> bool:

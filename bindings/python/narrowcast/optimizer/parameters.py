@@ -11,7 +11,7 @@ from narrowcast import ranks
 from narrowcast.flat.fusing import index_in
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import options
+from narrowcast.optimizer import options, residuals
 from narrowcast.tensor import QuantizedTensor, dtensors
 from narrowcast.tensor.store import Store
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 class Entry(NamedTuple):
     """`state`: empty before its first gradient; `group`: the index of its options; `seed`: of its
-    stochastic rounding; None: to nearest; `rule`: by which it is updated.
+    random words; None: it needs none; `rule`: by which it is updated; `stochastic`: whether codes
+    are rounded by them, not values alone.
     """
 
     parameter: torch.Tensor
@@ -30,6 +31,7 @@ class Entry(NamedTuple):
     group: int
     seed: int | None
     rule: str
+    stochastic: bool
 
     @property
     def store(self) -> Store | None:
@@ -45,7 +47,8 @@ class Entry(NamedTuple):
         stored = "as a plain tensor"
         if store is not None:
             stored = f"in {store.format.identity} for {store.config.matmul} products"
-        rounding = "nearest" if self.seed is None else f"stochastic from seed {self.seed}"
+        rounding = "stochastic" if self.stochastic else "nearest"
+        rounding += "" if self.seed is None else f" from seed {self.seed}"
         shape = "x".join(map(str, self.parameter.shape))
         kind = str(self.parameter.dtype).removeprefix("torch.")
         return (
@@ -66,14 +69,15 @@ def named(groups: list[dict]) -> Iterator[tuple[int, torch.Tensor, str]]:
 def entries(optimizer: FusedOptimizer) -> list[Entry]:
     """Every parameter with what its update needs."""
     groups, found = optimizer.param_groups, []
-    seeds = [options.check(optimizer, group, index)[1] for index, group in enumerate(groups)]
+    draws = [options.check(optimizer, group, index)[1] for index, group in enumerate(groups)]
     for group, parameter, name in named(groups):
-        seed = seeds[group]
-        if seed is not None:
-            place = index_in(optimizer.flat_updates, parameter)
-            seed = (seed + (len(found) if place is None else place)) % 2**64
+        seed, stochastic = draws[group]
+        place = index_in(optimizer.flat_updates, parameter)
+        seed = (seed + (len(found) if place is None else place)) % 2**64
+        if not (stochastic or residuals.is_drawn(optimizer, parameter)):
+            seed = None
         state, rule = optimizer.state.get(parameter, {}), optimizer.rule_of(groups[group])
-        found.append(Entry(parameter, state, name, group, seed, rule))
+        found.append(Entry(parameter, state, name, group, seed, rule, stochastic))
     return found
 
 

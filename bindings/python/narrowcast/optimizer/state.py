@@ -11,7 +11,7 @@ import torch
 
 from narrowcast.fsdp import sharding
 from narrowcast.master.weight import MasterWeight
-from narrowcast.optimizer import options, parameters, state_formats
+from narrowcast.optimizer import options, parameters, residuals, state_formats
 from narrowcast.tensor import QuantizedTensor, dtensors
 
 if TYPE_CHECKING:
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def make_state(
-    optimizer: FusedOptimizer, parameter: torch.Tensor, names: list[str]
+    optimizer: FusedOptimizer, parameter: torch.Tensor, group: dict
 ) -> dict[str, torch.Tensor]:
-    """step; what is kept, by `names`, zeros at first; master of a plain bfloat16 or float16
-    parameter; history where scaling is delayed. TypeError if bytes are all that there is of it.
+    """step; what the group's rule keeps, zeros at first; master of a plain bfloat16 or float16
+    parameter, residual of a bfloat16 value; history where scaling is delayed. TypeError if bytes
+    are all that there is of it, and NotImplementedError if a rule does not update its value.
     """
     local = dtensors.local_of(parameter)
     if isinstance(local, QuantizedTensor):
@@ -30,14 +31,16 @@ def make_state(
             f"{local.describe()}: it has no value in float32 that a step could change. "
             "nc.convert(model, format, trainable=True) makes weights that are trained"
         )
+    residuals.check(optimizer, parameter, group)
     device = local.device if options.is_capturable(optimizer) else "cpu"
     state = {"step": torch.zeros((), dtype=torch.float32, device=device)}
     if isinstance(local, MasterWeight):
         _share_history(parameter, state)
+        state |= residuals.zeros(optimizer, parameter)
     elif parameter.dtype != torch.float32:
         state["master"] = dtensors.like(parameter, local.detach().to(torch.float32).contiguous())
     format = state_formats.format_of(optimizer, parameter)
-    for name in names:
+    for name in optimizer.state_names(group):
         if format is not None:
             state |= state_formats.zeros(format, name, parameter)
         else:

@@ -53,9 +53,9 @@ def first_element(parameter: torch.Tensor) -> int:
         raise NotImplementedError(
             f"a weight of shape {tuple(parameter.shape)} is cut over ranks into parts of shape "
             f"{tuple(shape)}, which are no runs of its elements, and the random words of "
-            'rounding="stochastic" are known for runs only. Use rounding="nearest" for such '
-            "weights (those of row-parallel layers, and experts that are cut within), in a group "
-            "of their own"
+            'stochastic rounding are known for runs only. Use rounding="nearest" and, of bfloat16 '
+            "values, residual_bits=8 for such weights (those of row-parallel layers, and experts "
+            "that are cut within), in a group of their own"
         )
     return offset[0] * parameter.shape[1:].numel() if parameter.dim() else 0
 

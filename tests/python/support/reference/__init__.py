@@ -16,6 +16,7 @@ from reference.quantize import Quantized, amax_of, dequantize, derive_columnwise
 from reference.reduce import cast_part, part_of, reduce_scatter
 from reference.scales import block_scales, tensor_factors
 from reference.sgd import sgd
+from reference.split import draw, join, split
 from reference.state import StateFormat, load_state_format
 
 __all__ = [
@@ -34,7 +35,9 @@ __all__ = [
     "decode_e8m0",
     "dequantize",
     "derive_columnwise",
+    "draw",
     "fma",
+    "join",
     "lion",
     "load_format",
     "load_state_format",
@@ -46,5 +49,6 @@ __all__ = [
     "round_to_bf16",
     "same_bits",
     "sgd",
+    "split",
     "tensor_factors",
 ]
