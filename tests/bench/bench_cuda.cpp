@@ -27,7 +27,7 @@ class Bench {
     copy_ = copies_.rate(stream_);
     std::printf("copy %.0f GB/s (read plus written), %.0fM parameters\n", copy_ / 1e9,
                 model_.parameters() / 1e6);
-    std::printf("%-48s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
+    std::printf("%-64s %9s %17s %8s %8s %8s\n", "", "ms", "10 to 90 %", "B/param", "of copy",
                 "kernels");
     for (const Extent matrix : kSingle) report_single_copy(matrix);
   }
@@ -88,6 +88,9 @@ class Bench {
       const double moments = 4 + 16.0 / static_cast<double>(state.block);
       report(name + passes + ", " + state.name, (two_passes ? 14 : 10) + moments + written,
              step_of(coded));
+      const DeviceArray<nc_tensor> narrow(model_.narrow_tensors(model_.coded_tensors(tensors, i)));
+      report(name + passes + ", " + state.name + ", bf16 + 8 bits",
+             (two_passes ? 10 : 8) + moments + written, step_of(narrow));
     }
     if (two_passes) {
       report(name + ":   first pass", 26, on(adamw_of(machine).update_amax, table, true));

@@ -69,6 +69,17 @@ class Model {
     return tensors;
   }
 
+  // Masters in bfloat16 with eight bits more.
+  std::vector<nc_tensor> narrow_tensors(std::vector<nc_tensor> tensors) {
+    tensors = with_values(std::move(tensors), decoded_);
+    residuals_.clear();
+    for (nc_tensor& tensor : tensors) {
+      residuals_.emplace_back(std::vector<int8_t>(tensor.rows * tensor.columns));
+      tensor.residual = residuals_.back().get();
+    }
+    return tensors;
+  }
+
   // A learning rate of 0 keeps the masters; constant gradients bring the moments to rest.
   std::vector<nc_step> steps() const {
     std::vector<nc_step> steps(count(), adamw_step({1e-6, 0.9, 0.95, 1e-8, 0.1, true}, 1000));
@@ -101,6 +112,7 @@ class Model {
   std::vector<DeviceArray<float>> masters_, exp_avgs_, exp_avg_sqs_;
   std::vector<DeviceArray<Bf16>> grads_, decoded_;
   std::vector<DeviceArray<uint8_t>> codes_;
+  std::vector<DeviceArray<int8_t>> residuals_;
   std::vector<DeviceArray<float>> scales_;
   int64_t parameters_ = 0;
 };
