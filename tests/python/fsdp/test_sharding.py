@@ -112,7 +112,8 @@ def test_a_missing_usage_is_named(format, world):
 def table_of(format, values, stochastic):
     """The optimizer's table of the pieces of a weight, and their states."""
     first = 0
-    table = _C.UpdateTable("adamw", nc.format(format).plugin, torch.device("cpu"), stochastic)
+    how = torch.device("cpu"), stochastic, False
+    table = _C.UpdateTable("adamw", nc.format(format).plugin, *how)
     states = []
     for index, value in enumerate(values):
         tensor = nc.MasterWeight.of(value.clone(), nc.format(format), UNNAMED)

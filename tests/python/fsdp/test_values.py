@@ -22,6 +22,7 @@ from any_cut_models import CUT_WITHIN_BLOCKS, Narrow, assert_whole, sharded
 from internals import is_unaligned
 from memory import SMALL, grown, storages
 from models import SHARDINGS, assert_equal_state, build, build_plain, loss_of, same, shard, train
+from narrowcast.tensor.dtensors import local_of
 from resuming import resume, states_of
 from weights import value_of
 
@@ -218,9 +219,7 @@ def test_memory(mesh, device):
     """
     if NAME not in nc.formats():
         return
-    allocated = lambda: torch.cuda.memory_allocated() if device == "cuda" else grown(before)  # noqa: E731
     before = storages()
-    start = torch.cuda.memory_allocated() if device == "cuda" else 0
     model = nn.Sequential(
         *(nn.Linear(WIDTH, WIDTH, bias=False, device=device, dtype=BF16) for _ in range(LAYERS))
     )
@@ -232,18 +231,11 @@ def test_memory(mesh, device):
     model(torch.ones(4, WIDTH, dtype=BF16, device=device)).sum().backward()
     optimizer.step()
     optimizer.zero_grad()
-    elements = LAYERS * WIDTH * WIDTH // mesh.size()
     summary = nc.summary(model, optimizer)
     said = summary.stored + summary.masters + summary.state
-    assert said <= 6.2 * elements
-    if device == "cpu":
-        kept = [p.to_local()._store.tensors for p in model.parameters()]
-        kept += [
-            [e.to_local() if isinstance(e, DTensor) else e for e in s.values()]
-            for s in optimizer.state.values()
-        ]
-        bytes = sum(one.untyped_storage().nbytes() for some in kept for one in some)
-        assert abs(said - bytes) < 0.01 * bytes
-        assert allocated() < 1.02 * said + SMALL
-    else:
-        assert allocated() - start < 1.02 * said + SMALL
+    assert said <= 6.2 * LAYERS * WIDTH * WIDTH // mesh.size()
+    kept = [one for p in model.parameters() for one in p.to_local()._store.tensors]
+    kept += [one for state in optimizer.state.values() for one in map(local_of, state.values())]
+    bytes = sum(one.untyped_storage().nbytes() for one in kept)
+    assert abs(said - bytes) < 0.01 * bytes
+    assert grown(before) < 1.02 * said + SMALL

@@ -11,7 +11,10 @@ import narrowcast as nc
 import reference
 
 TORCHS = ("AdamW", "Adam", "SGD")
-OURS = {"state_dtype", "rounding", "seed", "decoupled_weight_decay", "capturable"}
+OURS = {
+    *("state_dtype", "rounding", "seed", "decoupled_weight_decay", "capturable"),
+    "residual_bits",
+}
 
 
 @pytest.mark.parametrize("name", TORCHS)

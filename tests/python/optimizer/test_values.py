@@ -86,7 +86,7 @@ TORCHS = {
     "foreach": (torch.optim.AdamW, {"foreach": True}),
     "fused": (torch.optim.AdamW, {"fused": True}),
     "sgd": (torch.optim.SGD, {"momentum": 0.9, "foreach": True}),
-    "adagrad": (torch.optim.Adagrad, {}),
+    "adagrad": (torch.optim.Adagrad, {"foreach": True}),
 }
 
 
@@ -532,13 +532,31 @@ def test_a_residual_that_is_broken_by_hand():
 
 
 def test_a_residual_that_was_taken_away():
-    """By hand: the value is rounded by chance from then on."""
+    """By hand: it is 0."""
+    model, other = layer(), layer()
+    optimizer, expected = adamw(model), adamw(other)
+    step(model, optimizer, 2)
+    step(other, expected, 2)
+    del optimizer.state[model.weight]["residual"]
+    expected.state[other.weight]["residual"].zero_()
+    step(model, optimizer, first=5)
+    step(other, expected, first=5)
+    assert same(value_of(model.weight), value_of(other.weight))
+
+
+def test_a_value_that_gets_another_dtype():
     model = layer()
     optimizer = adamw(model)
-    step(model, optimizer)
-    del optimizer.state[model.weight]["residual"]
-    step(model, optimizer)
+    step(model, optimizer, 2)
+    narrow = model.weight.data
+    model.weight.data = model.weight.data.float()
+    step(model, optimizer, 2)
+    assert value_of(model.weight).dtype == torch.float32
     assert "residual" not in optimizer.state[model.weight]
+    model.weight.data = narrow
+    step(model, optimizer, 2)
+    assert value_of(model.weight).dtype == BF16
+    assert optimizer.state[model.weight]["residual"].count_nonzero() > 0
 
 
 def test_the_default_is_float32():

@@ -212,6 +212,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self._snapshot = None
         self.make_state(lambda parameter: parameter.grad is not None)
         states.place_counts(self)
+        residuals.fit(self)
         states.share_histories(self)
         entries = parameters.entries(self)
         if not self._are_alike:

@@ -34,6 +34,10 @@ def _is_narrow(parameter: torch.Tensor) -> bool:
     return isinstance(local, MasterWeight) and local.value.dtype == torch.bfloat16
 
 
+def _is_kept(optimizer: FusedOptimizer, parameter: torch.Tensor) -> bool:
+    return optimizer.residual_bits != 0 and _is_narrow(parameter)
+
+
 def is_drawn(optimizer: FusedOptimizer, parameter: torch.Tensor) -> bool:
     """Whether its new values are rounded up or down by chance."""
     return optimizer.residual_bits == 0 and _is_narrow(parameter)
@@ -53,12 +57,23 @@ def check(optimizer: FusedOptimizer, parameter: torch.Tensor, group: dict) -> No
 
 def zeros(optimizer: FusedOptimizer, parameter: torch.Tensor) -> dict[str, torch.Tensor]:
     """A state's entry for a value that no step has left yet; none if it is to have none."""
-    if optimizer.residual_bits == 0 or not _is_narrow(parameter):
+    if not _is_kept(optimizer, parameter):
         return {}
     local = dtensors.local_of(parameter)
     with torch.inference_mode(False):  # of whose tensors torch counts no writes
         made = torch.zeros(local.shape, dtype=torch.int8, device=local.device)
     return {KEY: dtensors.like(parameter, made)}
+
+
+def fit(optimizer: FusedOptimizer) -> None:
+    """Gives every state of a bfloat16 value its residual, and takes others away: values may have
+    got another dtype, and states may have been changed by hand.
+    """
+    for parameter, state in optimizer.state.items():
+        if not _is_kept(optimizer, parameter):
+            state.pop(KEY, None)
+        elif state and KEY not in state:
+            state.update(zeros(optimizer, parameter))
 
 
 def outdated(optimizer: FusedOptimizer) -> list[torch.Tensor]:
