@@ -76,12 +76,13 @@ class UpdateTable {
               bool counted, OptionalTensor exchange, OptionalTensor skips);
 
   // Adds a parameter of an option group with the optimizer's state of it; a quantized one has
-  // history, too, if its scaling is delayed. `seed`, `first`: of stochastic rounding, as in
-  // nc_tensor.
+  // history, too, if its scaling is delayed. Masters are all float32, or all bfloat16. `seed`,
+  // `first`: of stochastic rounding, as in nc_tensor.
   void add(const py::object& parameter, const std::string& name, int64_t group,
            const py::dict& state, uint64_t seed, uint64_t first) {
     const UpdateFacts facts{facts_, states_, machine(), table_.device(), counted_.has_value()};
     parameters_.emplace_back(parameter, name, state, facts, seed, first);
+    bf16_masters_ = bf16_masters_ || parameters_.back().has_bf16_master();
     if (shards_) {
       const size_t place = parameters_.size() - 1;
       parameters_.back().become_flat_shard(shards_->entry(place), shards_->elements(place));
@@ -261,6 +262,7 @@ class UpdateTable {
   nc_launch make_launch() const {
     nc_launch options{};
     options.stochastic = stochastic_;
+    options.bf16_masters = bf16_masters_;
     if (counted_) options.found_inf = counted_->found_inf();
     if (exchange_) options.exchange = exchange_->data_ptr<float>();
     return options;
@@ -273,6 +275,7 @@ class UpdateTable {
   bool stochastic_;
   bool spans_;
   std::optional<CountedSteps> counted_;  // of a GPU that counts
+  bool bf16_masters_ = false;
   std::vector<UpdatedParameter> parameters_;
   // Of all parameters. Each costs two visits to memory a step, which can be under way together.
   std::vector<PlacedTensor> tensors_;

@@ -88,6 +88,9 @@ class UpdatedParameter {
   // The number of the next step.
   int64_t next_step() const { return dormant_ ? 1 : static_cast<int64_t>(*step_) + 1; }
 
+  // Whether it is a weight whose value is bfloat16.
+  bool has_bf16_master() const { return store_ && entry_.value_dtype == NC_BF16; }
+
   // Where the GPU counts its steps; null if this one is not counted.
   float* count() const { return has_gradient() ? step_ : nullptr; }
 

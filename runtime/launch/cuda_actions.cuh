@@ -11,9 +11,11 @@ namespace narrowcast::inline NC_VARIANT {
 // may go through all tiles of a strip; and whether there is code of its own for tiles of which the
 // launch owns whole rows. Both make casts faster, which have little to do for each byte, and
 // updates slower, whose code is four times as long. kKeepsNonfinite: nc_launch.keep_nonfinite.
+// kHasResiduals: whether tensors may have residuals.
 template <class Rounding, bool kKeeps = false>
 struct CastAction {
   static constexpr bool kCollects = false, kByStrips = true, kKeepsNonfinite = kKeeps;
+  static constexpr bool kHasResiduals = false;
   template <class Sequence>
   static constexpr bool kCasts = true;
   template <class Sequence, class Tile>
@@ -47,6 +49,7 @@ struct ReduceAmax {
 template <class Rounding>
 struct CollectAction {
   static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
+  static constexpr bool kHasResiduals = false;
   template <class Sequence>
   static constexpr bool kCasts = Sequence::kDelayedAmax;
   template <class Sequence, class Tile>
@@ -63,30 +66,34 @@ struct CollectAction {
   }
 };
 
-template <class Rule, class Rounding>
+// `kNarrow`: nc_launch.bf16_masters. Such updates are kernels of their own, because both kinds of
+// masters in one made steps of floats a hundredth slower.
+template <class Rule, class Rounding, bool kNarrow>
 struct UpdateAction {
   static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
+  static constexpr bool kHasResiduals = kNarrow;
   template <class Sequence>
   static constexpr bool kCasts = true;
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
-    update_tile<Rule, /*kNarrow=*/true>(tile, entry.tensor, entry.step);
+    update_tile<Rule, kNarrow>(tile, entry.tensor, entry.step);
     if constexpr (Sequence::kDelayedAmax) ReduceAmax::reduce(tile, launch.amax + entry.index);
     CastAction<Rounding>::template cast<Sequence>(tile, entry.tensor, &entry.step, entry.amax,
                                                   /*update=*/true);
   }
 };
 
-template <class Rule>
+template <class Rule, bool kNarrow>
 struct UpdateAmaxAction {
   static constexpr bool kCollects = true, kByStrips = false, kKeepsNonfinite = false;
+  static constexpr bool kHasResiduals = kNarrow;
   template <class Sequence>
   static constexpr bool kCasts = false;
   template <class Sequence, class Tile>
   __device__ __forceinline__ static void run(Tile& tile, const nc_launch& launch,
                                              const CudaEntry& entry) {
-    update_tile<Rule, /*kNarrow=*/true>(tile, entry.tensor, entry.step);
+    update_tile<Rule, kNarrow>(tile, entry.tensor, entry.step);
     ReduceAmax::reduce(tile, launch.amax + entry.index);
     if constexpr (!Tile::kFull) {
       if (tile.part.seams != nullptr) Sequence::collect(tile);

@@ -65,14 +65,24 @@ struct CudaKernels : CudaSteps {
       return run<CollectAction<Nearest>, kCastBlocks>(l);
     }
   }
+  template <class Rule, bool kNarrow>
+  static const char* run_update(const nc_launch* l) {
+    if constexpr (kTwoPasses)
+      return run<UpdateAmaxAction<Rule, kNarrow>, kUpdateBlocks>(l);
+    else
+      return l->stochastic ? run<UpdateAction<Rule, Stochastic, kNarrow>, kUpdateBlocks>(l)
+                           : run<UpdateAction<Rule, Nearest, kNarrow>, kUpdateBlocks>(l);
+  }
   template <class Rule>
   static const char* update(const nc_launch* l) {
-    return l->stochastic ? run<UpdateAction<Rule, Stochastic>, kUpdateBlocks>(l)
-                         : run<UpdateAction<Rule, Nearest>, kUpdateBlocks>(l);
+    if constexpr (KeptInFormats<Rule>) {
+      if (l->bf16_masters) return run_update<Rule, /*kNarrow=*/true>(l);
+    }
+    return run_update<Rule, /*kNarrow=*/false>(l);
   }
   template <class Rule>
   static const char* update_amax(const nc_launch* l) {
-    return run<UpdateAmaxAction<Rule>, kUpdateBlocks>(l);
+    return update<Rule>(l);
   }
   static const char* start_history(const nc_launch* l) { return run_history<Sequence, true>(l); }
   static const char* record_amax(const nc_launch* l) { return run_history<Sequence, false>(l); }

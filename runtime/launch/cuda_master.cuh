@@ -10,17 +10,17 @@ namespace narrowcast::inline NC_VARIANT {
 // bfloat16, rounded up or down by chance.
 struct Drawn {};
 
-// Calls action with a null pointer to float, or if `kNarrow` to what masters of the tensor are
-// otherwise: SplitFloat, or Drawn.
-template <class Rule, bool kNarrow, class Action>
+// Calls action with a null pointer to float, or if the launch has bf16_masters to what those of the
+// tensor are: SplitFloat, or Drawn.
+template <bool kNarrow, class Action>
 __device__ __forceinline__ void with_master(const nc_tensor& tensor, const Action& action) {
-  if constexpr (kNarrow && KeptInFormats<Rule>) {
-    if (tensor.value_dtype == NC_BF16) {
-      if (tensor.residual != nullptr) return action(static_cast<SplitFloat*>(nullptr));
-      return action(static_cast<Drawn*>(nullptr));
-    }
+  if constexpr (!kNarrow) {
+    action(static_cast<float*>(nullptr));
+  } else if (tensor.residual != nullptr) {
+    action(static_cast<SplitFloat*>(nullptr));
+  } else {
+    action(static_cast<Drawn*>(nullptr));
   }
-  action(static_cast<float*>(nullptr));
 }
 
 // Of floats.
@@ -34,8 +34,9 @@ struct MasterFour {
   }
   __device__ __forceinline__ float at(int c) const { return widen(four.at[c]); }
 
-  // Takes numbers over. What is left in them is what casts begin with.
-  template <class Place>
+  // Takes numbers over, of which if `kOrdinary` none is NaN. What is left in them is what casts
+  // begin with.
+  template <bool kOrdinary, class Place>
   __device__ __forceinline__ void take(const Place&, const nc_tensor&, const nc_step&, int,
                                        float (&x)[kThreadColumns]) {
 #pragma unroll
@@ -50,7 +51,7 @@ struct MasterFour {
 
 template <>
 struct MasterFour<Drawn> : MasterFour<Bf16> {
-  template <class Place>
+  template <bool kOrdinary, class Place>
   __device__ __forceinline__ void take(const Place& place, const nc_tensor& tensor,
                                        const nc_step& step, int row, float (&x)[kThreadColumns]) {
     const Stochastic rounding = master_rounding(tensor.seed, step.t, tensor.first);
@@ -73,19 +74,23 @@ struct MasterFour<SplitFloat> : MasterFour<Bf16> {
     residuals = load_codes(place, reinterpret_cast<const uint8_t*>(tensor.residual), row);
   }
   __device__ __forceinline__ float at(int c) const {
-    return join({four.at[c], static_cast<int8_t>(residuals >> 8 * c)});
+    // Below the byte is a zero, and above it are copies of its sign.
+    const uint32_t times_256 = __byte_perm(residuals, 0, 0x8804 | c << 4 | c << 8 | c << 12);
+    return join(bits_of(widen(four.at[c])), times_256);
   }
-  template <class Place>
+  template <bool kOrdinary, class Place>
   __device__ __forceinline__ void take(const Place&, const nc_tensor&, const nc_step&, int,
                                        float (&x)[kThreadColumns]) {
-    residuals = 0;
+    uint32_t sum[kThreadColumns];
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
-      const SplitFloat made = split(x[c]);
-      four.at[c] = made.value;
-      residuals |= uint32_t{static_cast<uint8_t>(made.residual)} << 8 * c;
-      x[c] = widen(made.value);
+      sum[c] = split_sum(kOrdinary ? x[c] : splittable(x[c]));
+      four.at[c].bits = static_cast<uint16_t>(sum[c] >> 16);
+      x[c] = float_of(sum[c] & 0xffff0000);
     }
+    const uint32_t bytes = __byte_perm(__byte_perm(sum[0], sum[1], 0x0051),
+                                       __byte_perm(sum[2], sum[3], 0x0051), 0x5410);
+    residuals = bytes ^ 0x80808080;
   }
   template <class Place>
   __device__ __forceinline__ void store(const Place& place, const nc_tensor& tensor,

@@ -122,7 +122,7 @@ __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
         }
         arithmetic.note(x[0], x[1]);
         arithmetic.note(x[2], x[3]);
-        p[r].take(tile, tensor, step, first + r, x);
+        p[r].template take</*kOrdinary=*/true>(tile, tensor, step, first + r, x);
       }
       if (!__all_sync(~0u, arithmetic.were)) {
         left |= ((1u << kTogether) - 1) << (first + row);
@@ -138,8 +138,7 @@ __device__ __forceinline__ Rows update_rows(Tile& tile, const nc_tensor& tensor,
 
 // The same of `rows`, whatever they hold: where the tile is cut, and where update_rows() has left
 // some. Dtypes are looked up row by row: a body for each of their combinations would be most of a
-// plugin. `kNarrow`: whether masters may be narrower than floats; `kRounds`: whether a parameter
-// has the master rounded.
+// plugin. `kNarrow`: nc_launch.bf16_masters; `kRounds`: whether a parameter has the master rounded.
 template <class Rule, bool kNarrow, bool kRounds, class Tile>
 __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& tensor,
                                                 const nc_step& step, Rows rows) {
@@ -147,7 +146,7 @@ __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& ten
   for (int r = 0; r < kThreadRows; ++r) {
     if ((rows >> r & 1) == 0) continue;
     float p[kThreadColumns];
-    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+    with_master<kNarrow>(tensor, [&]<class Master>(Master*) {
       MasterFour<Master> four;
       four.load(tile, tensor, r);
 #pragma unroll
@@ -170,9 +169,9 @@ __device__ __forceinline__ void update_any_rows(Tile& tile, const nc_tensor& ten
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c)
       p[c] = updated_column<Rule>(p[c], g[c], kept[0], c, step);
-    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+    with_master<kNarrow>(tensor, [&]<class Master>(Master*) {
       MasterFour<Master> four;
-      four.take(tile, tensor, step, r, p);
+      four.template take</*kOrdinary=*/false>(tile, tensor, step, r, p);
       four.store(tile, tensor, r);
     });
 #pragma unroll
@@ -191,7 +190,7 @@ __device__ __forceinline__ void update_tile(Tile& tile, const nc_tensor& tensor,
                                             const nc_step& step) {
   Rows left = ~0u;
   if constexpr (Tile::kFull) {
-    with_master<Rule, kNarrow>(tensor, [&]<class Master>(Master*) {
+    with_master<kNarrow>(tensor, [&]<class Master>(Master*) {
       const auto update = [&]<class Grad>(Grad*) {
         with_state<Rule>(tensor.state_dtype, [&]<class State>(State*) {
           left = update_rows<Rule, Grad, State, Master, Rounded>(tile, tensor, step);

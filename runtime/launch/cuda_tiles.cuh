@@ -93,14 +93,13 @@ __device__ __forceinline__ void run_full(const nc_launch& launch, Extent origin,
       launch);
 }
 
-// What begins in words beside a tensor's value, state and bytes: the gradient and, of an update,
-// the residuals; the bits of both addresses in one. Casts, which have no residuals, have no
-// register for them either.
+// What begins in words beside a tensor's value, state and bytes: the gradient and, where there are
+// any, the residuals; the bits of both addresses in one.
 template <class Action>
 __device__ __forceinline__ const void* read_beside(const nc_launch& launch,
                                                    const CudaEntry& entry) {
   const void* grad = grad_of(launch, entry);
-  if constexpr (!Action::kCollects) return grad;
+  if constexpr (!Action::kHasResiduals) return grad;
   return reinterpret_cast<const void*>(reinterpret_cast<uint64_t>(grad) |
                                        reinterpret_cast<uint64_t>(entry.tensor.residual));
 }

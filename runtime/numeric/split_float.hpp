@@ -15,24 +15,26 @@ struct SplitFloat {
 };
 
 // To 24 bits, ties to even; of these to the nearest bfloat16, ties away from zero, so that the
-// residual is from -128 to 127. It is 0 where the value is not finite.
+// residual is from -128 to 127. Of anything but NaN: both in one sum, whose upper half is the
+// value, and whose next byte is the residual plus 128.
+NC_EVERYWHERE constexpr uint32_t split_sum(float x) {
+  return bits_of(x) + 0x807f + (bits_of(x) >> 8 & 1);
+}
+// The bfloat16 that a NaN becomes, as a number that split_sum() takes.
+NC_EVERYWHERE constexpr float splittable(float x) { return is_nan(x) ? widen(narrow<Bf16>(x)) : x; }
 NC_EVERYWHERE constexpr SplitFloat split(float x) {
-  const uint32_t bits = bits_of(x);
-  const uint32_t upper = (bits + 0x7f + (bits >> 8 & 1)) >> 8;
-  const uint32_t value = is_nan(x) ? narrow<Bf16>(x).bits : (upper + 0x80) >> 8;
-  const bool is_finite = (value & 0x7fff) < kInfinityBits >> 16;
-  return {{static_cast<uint16_t>(value)},
-          static_cast<int8_t>(is_finite ? static_cast<int32_t>(upper - (value << 8)) : 0)};
+  const uint32_t sum = split_sum(splittable(x));
+  return {{static_cast<uint16_t>(sum >> 16)}, static_cast<int8_t>((sum >> 8 & 0xff) ^ 0x80)};
 }
 
-// Exact. A residual that is another value's can neither change the sign nor make what is finite
-// infinite.
+// Exact. `value`: a bfloat16's bits in the upper half; `residual`: times 256. The residual of
+// another value does not change the sign: of 0 no own one is below 0.
+NC_EVERYWHERE constexpr float join(uint32_t value, uint32_t residual) {
+  const uint32_t sum = value + residual;
+  return float_of(((sum ^ value) & 0x80000000) != 0 ? value : sum);
+}
 NC_EVERYWHERE constexpr float join(SplitFloat x) {
-  const int32_t value = (x.value.bits & 0x7fff) << 16;
-  const bool is_finite = value < static_cast<int32_t>(kInfinityBits);
-  const int32_t sum = value + (is_finite ? x.residual * 256 : 0);
-  const uint32_t sign = static_cast<uint32_t>(x.value.bits & 0x8000) << 16;
-  return float_of(sign | static_cast<uint32_t>(sum < 0 ? 0 : sum));
+  return join(uint32_t{x.value.bits} << 16, static_cast<uint32_t>(x.residual * 256));
 }
 
 // The upper of two neighbours in magnitude is taken if this many 2^-16ths are below the fraction

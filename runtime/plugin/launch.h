@@ -134,6 +134,9 @@ typedef struct nc_launch {
   int32_t keep_nonfinite; /* of reduce_amax of one tensor, and of cast where no scale spans the
                              tensor: an infinity or a NaN makes an amax NaN, and so its scale */
 
+  int32_t bf16_masters; /* of updates: all masters are NC_BF16, not NC_F32 */
+  int32_t reserved;     /* 0 */
+
   float* exchange; /* in the machine's memory: what nc_seams has slots of; NULL: nothing.
                       collect, update and update_amax write the owner's part, cast reads that
                       of all: the maxima of the bits, as integers with a sign. Where an owner

@@ -70,9 +70,10 @@ class Bench {
     const std::string name = format.name;
     // A second pass reads the masters again. Recording an amax moves a few bytes a tensor.
     const bool two_passes = adamw_of(machine).update == nullptr;
-    const auto step_of = [&](const DeviceArray<nc_tensor>& t) {
-      return [&](cudaStream_t stream) {
+    const auto step_of = [&](const DeviceArray<nc_tensor>& t, bool bf16_masters = false) {
+      return [&, bf16_masters](cudaStream_t stream) {
         nc_launch l = launch;
+        l.bf16_masters = bf16_masters;
         l.tensors = t.get();
         l.steps = steps.get();
         l.stream = stream;
@@ -90,7 +91,7 @@ class Bench {
              step_of(coded));
       const DeviceArray<nc_tensor> narrow(model_.narrow_tensors(model_.coded_tensors(tensors, i)));
       report(name + passes + ", " + state.name + ", bf16 + 8 bits",
-             (two_passes ? 10 : 8) + moments + written, step_of(narrow));
+             (two_passes ? 10 : 8) + moments + written, step_of(narrow, /*bf16_masters=*/true));
     }
     if (two_passes) {
       report(name + ":   first pass", 26, on(adamw_of(machine).update_amax, table, true));

@@ -133,6 +133,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
     nc_launch device_launch =
         launch_of(*plugin.cuda, device_tensors.data(), launch.count, nullptr, device_amax.get());
     device_launch.stochastic = stochastic;
+    device_launch.bf16_masters = std::is_same_v<Value, Bf16>;
     REQUIRE(run(updating(*plugin.cuda), device_launch, device_tensors, device_steps) == nullptr);
   }
   for (Case& c : cases) {

@@ -96,9 +96,8 @@ NC_EVERYWHERE uint64_t split_value(uint32_t value, int residual, uint32_t joined
 struct Split {
   NC_EVERYWHERE uint64_t operator()(float x) const {
     const uint32_t sign = bits_of(x) >> 31, magnitude = bits_of(x) & 0x7fffffff;
-    const uint32_t infinite = sign << 15 | 0x7f80;
     if (magnitude > 0x7f800000) {
-      const uint32_t quiet = infinite | magnitude >> 16 | 0x40;
+      const uint32_t quiet = sign << 15 | magnitude >> 16 | 0x40;
       return split_value(quiet, 0, quiet << 16);
     }
     uint32_t upper = magnitude / 256, rest = magnitude % 256;
@@ -106,7 +105,6 @@ struct Split {
     uint32_t value = upper / 256;
     rest = upper % 256;
     if (rest >= 128) ++value;
-    if (value >= 0x7f80) return split_value(infinite, 0, infinite << 16);
     const int residual = rest >= 128 ? static_cast<int>(rest) - 256 : static_cast<int>(rest);
     return split_value(sign << 15 | value, residual, sign << 31 | upper * 256);
   }

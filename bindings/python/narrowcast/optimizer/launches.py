@@ -23,7 +23,7 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 class Key(NamedTuple):
     """What the parameters of one launch have in common. `format`: None of plain ones; `group`: over
-    which their amaxes are reduced.
+    which their amaxes are reduced; `values`: the dtype of the masters.
     """
 
     rule: str
@@ -31,6 +31,7 @@ class Key(NamedTuple):
     format: Format | None = None
     group: Any = None
     stochastic: bool = False
+    values: torch.dtype = torch.float32
 
 
 def run_step(parts: list[StepTable], reductions: list[Reduction]) -> None:
@@ -101,21 +102,24 @@ class Tables:
                 "optimizer was made, so a step would leave the model as it is. Make the optimizer "
                 "after fully_shard"
             )
+        values = torch.float32
         if store.master is not None:
             self._weights.append((entry.parameter, store))
+            values = store.master.dtype
         group = dtensors.shard_group(entry.parameter)
         stochastic, is_drawn = entry.stochastic, entry.seed is not None
         draw = (entry.seed, dtensors.first_element(entry.parameter)) if is_drawn else (0, 0)
         if isinstance(store, UnalignedStore):
             if store.master is not None:
                 part = store.shard.part, store.shard.parts
-                key = entry.rule, device, group, stochastic, part
+                key = entry.rule, device, group, stochastic, values, part
                 sharing.setdefault(key, []).append(entry)
             return
         if store.format.is_delayed:
             self._delayed.append((entry.parameter, store))
         shared = group if store.format.tensor_amax else None
-        self._enter(Key(entry.rule, device, store.format, shared, stochastic), entry, draw)
+        key = Key(entry.rule, device, store.format, shared, stochastic, values)
+        self._enter(key, entry, draw)
 
     def _enter(self, key: Key, entry: Entry, draw: tuple[int, int]) -> None:
         if key not in self._tables:

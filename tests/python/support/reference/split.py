@@ -5,8 +5,6 @@ import numpy as np
 from reference.floats import bits, from_bits
 from reference.philox import random_words
 
-INFINITE = 0x7F80
-
 
 def _quiet(x, value):
     """A NaN stays one."""
@@ -20,16 +18,16 @@ def split(x):
     whole, rest = magnitude >> 8, magnitude & 0xFF
     whole = whole + ((rest > 0x80) | ((rest == 0x80) & (whole % 2 == 1)))  # ties to even
     value = (whole + 0x80) >> 8  # ties away from zero
-    residual = np.where(np.isnan(x) | (value >= INFINITE), 0, whole - (value << 8))
-    return _quiet(x, (sign >> 16) | np.minimum(value, INFINITE)), residual.astype(np.int8)
+    residual = np.where(np.isnan(x), 0, whole - (value << 8))
+    return _quiet(x, (sign >> 16) | value), residual.astype(np.int8)
 
 
 def join(value, residual):
     """The fp32 values that both are of."""
     u = bits(value).astype(np.int64)
-    sum = np.maximum((u & 0x7FFFFFFF) + residual.astype(np.int64) * 256, 0)
-    joined = from_bits(((u & 0x80000000) | sum).astype(np.uint32))
-    return np.where(np.isfinite(value), joined, value)
+    magnitude = (u & 0x7FFFFFFF) + residual.astype(np.int64) * 256
+    joined = from_bits(((u & 0x80000000) | np.maximum(magnitude, 0)).astype(np.uint32))
+    return np.where(np.isnan(value), value, joined)
 
 
 def draw(x, seed, step, first=0):
