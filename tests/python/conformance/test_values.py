@@ -103,7 +103,7 @@ def test_the_encoding():
     error = np.abs(x[finite].astype(np.float64) - joined[finite])
     assert np.all(error <= scale * 2.0**-16)  # half of the last of 16 bits
     assert np.array_equal(np.isnan(x), np.isnan(value))
-    assert np.all(residual[~finite] == 0)
+    assert np.all(residual[~np.isfinite(x)] == 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
