@@ -13,7 +13,7 @@
 
 namespace narrowcast {
 
-// Of each group of options: numbers, and tensors of one float32 on the GPU.
+// Of each group of options: numbers, and tensors on the GPU with one float32 each.
 using CountedOptions = std::vector<std::vector<std::variant<double, at::Tensor>>>;
 
 class CountedSteps {
@@ -21,7 +21,8 @@ class CountedSteps {
   // `names`: of the rule's options.
   CountedSteps(const char* const* names, at::Device device) : names_(names), device_(device) {}
 
-  // What the next step reads. `grad_scale`, `found_inf`: float32 of one element on the GPU.
+  // Keeps the options of the next step. `grad_scale`, `found_inf`: float32, one element each, on
+  // the GPU.
   void prepare(const CountedOptions& groups, OptionalTensor grad_scale, OptionalTensor found_inf) {
     options_.clear();
     for (const auto& group : groups) {
@@ -62,8 +63,8 @@ class CountedSteps {
     return tensor ? checked_floats(*tensor, 1, device_, what) : nullptr;
   }
 
-  // Rows and options, one behind the other. What was uploaded stays for steps that need the same;
-  // a graph has its own, which it uploads at each replay.
+  // Rows, and options behind them. An upload stays for later steps with the same words. A graph
+  // uploads its words at each replay, to memory of its own.
   at::Tensor upload(const std::vector<nc_counted>& tensors) {
     const size_t of_tensors = tensors.size() * sizeof(nc_counted);
     std::vector<uint64_t> words((of_tensors + options_.size() * sizeof(nc_option)) / 8);

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/zeros.h>
 
 #include "bindings/core/launch.hpp"
 #include "bindings/core/peers.hpp"
@@ -25,9 +24,7 @@ class StepTable {
     const bool is_copied = device.is_cuda() && count > NC_PARAMETER_TENSORS;
     if (!with_amaxes || !is_copied) {
       table_ = {steps, device};
-      if (!with_amaxes) return;
-      zeros_ = at::zeros({count}, at::TensorOptions().dtype(at::kFloat).device(device));
-      amaxes_ = zeros_.mutable_data_ptr<float>();
+      if (with_amaxes) add_amaxes(count, device);
       return;
     }
     constexpr int64_t kFloatsOfRow = sizeof(nc_step) / sizeof(float);
@@ -41,9 +38,7 @@ class StepTable {
   StepTable(at::Tensor made, bool with_amaxes) {
     table_.copy = std::move(made);
     table_.rows = static_cast<const nc_step*>(table_.copy.const_data_ptr());
-    if (!with_amaxes) return;
-    zeros_ = zeros_of(table_.copy.size(0), table_.copy.device());
-    amaxes_ = zeros_.mutable_data_ptr<float>();
+    if (with_amaxes) add_amaxes(table_.copy.size(0), table_.copy.device());
   }
 
   const nc_step* rows() const { return table_.rows; }
@@ -54,6 +49,11 @@ class StepTable {
   float* amaxes() const { return amaxes_; }  // null if there are none
 
  private:
+  void add_amaxes(int64_t count, at::Device device) {
+    zeros_ = zeros_of(count, device);
+    amaxes_ = zeros_.mutable_data_ptr<float>();
+  }
+
   Table<nc_step> table_;
   at::Tensor zeros_;
   float* amaxes_ = nullptr;

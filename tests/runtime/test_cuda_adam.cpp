@@ -148,51 +148,54 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
   }
 }
 
-TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
+// Calls check(plugin, drawn) for every format, of matrices of all shapes.
+template <class Check>
+void on_all_shapes(const Check& check) {
   if (!has_gpu()) return;
   std::vector<Drawn> drawn;
   for (const Extent matrix : kShapes) drawn.emplace_back(matrix, 25 + drawn.size());
   for (const nc_plugin* plugin : all_plugins()) {
     if (!ready(*plugin)) continue;
     CAPTURE(std::string(plugin->format->name));
-    expect_equal_updates<float, float>(*plugin, drawn, NC_F32, NC_F32, true);
-    expect_equal_updates<float, float>(*plugin, drawn, NC_F32, NC_F32, false);
-    expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true);
-    expect_equal_updates<F16, float>(*plugin, drawn, NC_F16, NC_F32, false);
-    expect_equal_updates<Bf16, Bf16>(*plugin, drawn, NC_BF16, NC_BF16, true);
-    expect_equal_updates<Bf16, float>(*plugin, drawn, NC_BF16, NC_F32, true, true);
-    for (int32_t state = 0; state < plugin->state_format_count; ++state) {
-      const int32_t dtype = NC_STATE_FORMAT + state;
-      expect_equal_updates<Bf16, uint8_t>(*plugin, drawn, NC_BF16, dtype, true);
-      expect_equal_updates<float, uint8_t>(*plugin, drawn, NC_F32, dtype, false, true);
-    }
+    check(*plugin, drawn);
   }
 }
 
+TEST_CASE("fused Adam: GPU bytes are CPU bytes") {
+  on_all_shapes([](const nc_plugin& plugin, const std::vector<Drawn>& drawn) {
+    expect_equal_updates<float, float>(plugin, drawn, NC_F32, NC_F32, true);
+    expect_equal_updates<float, float>(plugin, drawn, NC_F32, NC_F32, false);
+    expect_equal_updates<Bf16, float>(plugin, drawn, NC_BF16, NC_F32, true);
+    expect_equal_updates<F16, float>(plugin, drawn, NC_F16, NC_F32, false);
+    expect_equal_updates<Bf16, Bf16>(plugin, drawn, NC_BF16, NC_BF16, true);
+    expect_equal_updates<Bf16, float>(plugin, drawn, NC_BF16, NC_F32, true, true);
+    for (int32_t state = 0; state < plugin.state_format_count; ++state) {
+      const int32_t dtype = NC_STATE_FORMAT + state;
+      expect_equal_updates<Bf16, uint8_t>(plugin, drawn, NC_BF16, dtype, true);
+      expect_equal_updates<float, uint8_t>(plugin, drawn, NC_F32, dtype, false, true);
+    }
+  });
+}
+
 TEST_CASE("fused Adam: GPU bytes are CPU bytes, of bfloat16 masters") {
-  if (!has_gpu()) return;
-  std::vector<Drawn> drawn;
-  for (const Extent matrix : kShapes) drawn.emplace_back(matrix, 25 + drawn.size());
-  for (const nc_plugin* plugin : all_plugins()) {
-    if (!ready(*plugin)) continue;
-    CAPTURE(std::string(plugin->format->name));
+  on_all_shapes([](const nc_plugin& plugin, const std::vector<Drawn>& drawn) {
     for (const bool residuals : {true, false}) {
       CAPTURE(residuals);
-      expect_equal_updates<Bf16, float, Bf16>(*plugin, drawn, NC_BF16, NC_F32, true, false,
+      expect_equal_updates<Bf16, float, Bf16>(plugin, drawn, NC_BF16, NC_F32, true, false,
                                               residuals);
-      expect_equal_updates<float, float, Bf16>(*plugin, drawn, NC_F32, NC_F32, false, true,
+      expect_equal_updates<float, float, Bf16>(plugin, drawn, NC_F32, NC_F32, false, true,
                                                residuals);
-      expect_equal_updates<Bf16, Bf16, Bf16>(*plugin, drawn, NC_BF16, NC_BF16, true, true,
+      expect_equal_updates<Bf16, Bf16, Bf16>(plugin, drawn, NC_BF16, NC_BF16, true, true,
                                              residuals);
-      for (int32_t state = 0; state < plugin->state_format_count; ++state) {
+      for (int32_t state = 0; state < plugin.state_format_count; ++state) {
         const int32_t dtype = NC_STATE_FORMAT + state;
-        expect_equal_updates<Bf16, uint8_t, Bf16>(*plugin, drawn, NC_BF16, dtype, true, false,
+        expect_equal_updates<Bf16, uint8_t, Bf16>(plugin, drawn, NC_BF16, dtype, true, false,
                                                   residuals);
-        expect_equal_updates<F16, uint8_t, Bf16>(*plugin, drawn, NC_F16, dtype, false, true,
+        expect_equal_updates<F16, uint8_t, Bf16>(plugin, drawn, NC_F16, dtype, false, true,
                                                  residuals);
       }
     }
-  }
+  });
 }
 
 TEST_CASE("fused Adam: GPU bytes are CPU bytes, over 1e8 elements of every kind") {

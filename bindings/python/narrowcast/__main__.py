@@ -92,7 +92,7 @@ def _add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rules", **names, help="adamw, lion, sgd, muon (default: all)")
     states = "of moments: float32, bfloat16, state formats (default: all that a rule takes)"
     parser.add_argument("--states", **names, help=states)
-    count = "parameters of each (default: 218, or what the GPU has room for; on the CPU 1)"
+    count = "parameters of each (default: 218, fewer where the GPU lacks room; on the CPU 1)"
     parser.add_argument("--millions", type=float, help=count)
     rounds = "in each of which all step in turn (default: 20; on the CPU 5)"
     parser.add_argument("--rounds", type=int, help=rounds)

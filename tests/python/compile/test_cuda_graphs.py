@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import narrowcast as nc
+from cuda_graphs import captured
 from models import same
 from scaled import SCALED
 from weights import quantized
@@ -86,13 +87,6 @@ def warm_up(run):
     with torch.cuda.stream(stream):
         run()
     torch.cuda.current_stream().wait_stream(stream)
-
-
-def captured(run):
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
 
 
 def pass_through(model, x):

@@ -6,11 +6,6 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -18,7 +13,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import narrowcast as nc
 import ranks
 from models import SHARDINGS, WHOLE_STATE, build, local_rows, same, shard, train
-from resuming import resume, states_of
+from resuming import hand_over_full_state, resume, states_of
 from weights import value_of
 
 TESTED_FORMATS = SHARDINGS
@@ -104,9 +99,7 @@ def test_full_state_dicts(mesh, device):
     model, other = (shard(build(TESTED_FORMATS[0], device), mesh) for _ in range(2))
     optimizer, other_optimizer = adamw(model, other)
     train(model, optimizer, 2, device)
-    full = StateDictOptions(full_state_dict=True)
-    state = get_optimizer_state_dict(model, optimizer, options=full)
-    set_optimizer_state_dict(other, other_optimizer, state, options=full)
+    hand_over_full_state(model, optimizer, other, other_optimizer)
     for p, w in zip(model.parameters(), other.parameters(), strict=True):
         for key, value in optimizer.state[p].items():
             mine, theirs = value, other_optimizer.state[w][key]

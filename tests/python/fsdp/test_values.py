@@ -6,12 +6,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 from torch import nn
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_optimizer_state_dict,
-)
+from torch.distributed.checkpoint.state_dict import get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -23,7 +18,7 @@ from internals import is_unaligned
 from memory import SMALL, grown, storages
 from models import SHARDINGS, assert_equal_state, build, build_plain, loss_of, same, shard, train
 from narrowcast.tensor.dtensors import local_of
-from resuming import resume, states_of
+from resuming import FULL, hand_over_full_state, resume, states_of
 from weights import value_of
 
 TESTED_FORMATS = SHARDINGS
@@ -193,9 +188,7 @@ def test_full_state_dicts(mesh, device):
     model, other = (shard(make(TESTED_FORMATS[0], device), mesh) for _ in range(2))
     optimizer, other_optimizer = adamw(model, other)
     train(model, optimizer, 2, device, BF16)
-    full = StateDictOptions(full_state_dict=True)
-    state = get_optimizer_state_dict(model, optimizer, options=full)
-    set_optimizer_state_dict(other, other_optimizer, state, options=full)
+    hand_over_full_state(model, optimizer, other, other_optimizer)
     for p, w in zip(model.parameters(), other.parameters(), strict=True):
         if "residual" in optimizer.state[p]:
             mine, theirs = (
@@ -203,7 +196,7 @@ def test_full_state_dicts(mesh, device):
                 for its, one in ((optimizer, p), (other_optimizer, w))
             )
             assert same(mine, theirs)
-    values = get_model_state_dict(model, options=full)
+    values = get_model_state_dict(model, options=FULL)
     if mesh.get_local_rank() == 0:
         assert values["head.weight"].dtype == BF16
 

@@ -10,6 +10,7 @@ from torch.distributed.tensor import DTensor
 
 import narrowcast as nc
 import ranks
+from cuda_graphs import captured
 from internals import tensors_of
 from models import SHARDINGS, build, same, shard
 from narrowcast.tensor import dtensors
@@ -68,15 +69,6 @@ def assert_alike(first, second):
     """Pairs of a model and its optimizer."""
     for (what, ours), (_, theirs) in zip(everything(*first), everything(*second), strict=True):
         assert same(ours, theirs), what
-
-
-def captured(run):
-    """A graph of run(), on a stream of its own as torch wants it."""
-    graph = torch.cuda.CUDAGraph()
-    torch.cuda.synchronize()
-    with torch.cuda.graph(graph):
-        run()
-    return graph
 
 
 def trained_both_ways(make_model, make, device, amp=()):

@@ -44,8 +44,8 @@ def run(
 
     formats    of weights; None: all
     rules      those of narrowcast's optimizers; None: all
-    states     in what they keep moments: float32, bfloat16, state formats; None: all. A rule is run
-               with those that it takes
+    states     of moments: float32, bfloat16, state formats; None: all. Each rule runs with those
+               that it takes
     millions   of parameters; None: as many as a layer of Llama-3-8B has, or as the GPU's free
                memory has room for; on the CPU 1
     rounds     in each of which all rows step in turn; None: 20, on the CPU 5

@@ -26,7 +26,7 @@ class Progress:
 
 
 def table(rows, columns) -> str:
-    """Rows (dicts) as aligned text. `columns`: (key, heading, format); what is None is a dash."""
+    """Rows (dicts) as aligned text. `columns`: (key, heading, format); None is a dash."""
     lines = cells(rows, columns)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join(

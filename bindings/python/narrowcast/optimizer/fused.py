@@ -166,7 +166,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             self.is_state_form = True
         elif not step_context.is_skipped(self):
             grad_scale = self._prepare()
-            if not step_context.is_captured():
+            if debugging.is_on and not step_context.is_captured():
                 debugging.compare(f"a step of {self.name}", lambda: parameters.facts_of_step(self))
             self._take(grad_scale)
             self.loaded_histories.clear()
@@ -187,19 +187,21 @@ class FusedOptimizer(torch.optim.Optimizer):
         step_context.check_capture(self)
         checked = [options.check(self, *one[::-1]) for one in enumerate(self.param_groups)]
         constants, seeds = zip(*checked, strict=True)
-        kind = seeds, options.is_capturable(self)
+        counted = options.is_capturable(self)
+        kind = seeds, counted
         is_known = self._snapshot is not None and kind == self._kind
         if not is_known or not self._snapshot.is_of(self.state, self.param_groups):
             self._kind = kind
             self._rebuild()
-        amp = step_context.amp_of(self)
+        amp = step_context.amp_of(self, counted)
         if not self._tables.prepare(constants, amp):
             self._rebuild()
             if not self._tables.prepare(constants, amp):
                 raise RuntimeError(
                     f"{self.name}: a parameter's memory changes while a step reads it"
                 )
-        if step_context.is_captured() and (self._tables.has_stale or residuals.outdated(self)):
+        is_replayed = counted and step_context.is_captured()
+        if is_replayed and (self._tables.has_stale or residuals.outdated(self)):
             step_context.check_warm(self, "a weight was written to")
         return amp.grad_scale
 
@@ -219,7 +221,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             facts = [dtensors.fact(entry.parameter, entry.line) for entry in entries]
             ranks.same(f"parameters of {self.name}", facts)
             self._are_alike = True
-        counted = options.is_capturable(self)
+        _, counted = self._kind
         self._tables = Tables(entries, self.flat_updates, self.loaded_histories, counted)
         self._use(entries)
         self._snapshot = _C.ParamGroupsSnapshot(self.state, self.param_groups)

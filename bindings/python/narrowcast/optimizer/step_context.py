@@ -65,15 +65,17 @@ class Amp(NamedTuple):
 
 
 def _on(given, device: torch.device) -> torch.Tensor | None:
-    if given is None or isinstance(given, torch.Tensor):
-        return None if given is None else given.to(device, torch.float32, non_blocking=True)
+    if given is None:
+        return None
+    if isinstance(given, torch.Tensor):
+        return given.to(device, torch.float32, non_blocking=True)
     return torch.full((), given, dtype=torch.float32, device=device)
 
 
-def amp_of(optimizer: FusedOptimizer) -> Amp:
-    """With capturable=True nothing waits for the GPU; found_inf is the largest of all ranks'."""
+def amp_of(optimizer: FusedOptimizer, counted: bool) -> Amp:
+    """If GPUs count steps (`counted`), no host waits; found_inf is the largest of all ranks'."""
     scale = getattr(optimizer, "grad_scale", None)
-    if not options.is_capturable(optimizer):
+    if not counted:
         return Amp(None if scale is None else float(scale))
     found_inf = getattr(optimizer, "found_inf", None)
     if found_inf is not None and (groups := _groups_of(optimizer)):
