@@ -8,7 +8,8 @@
 
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
 blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
-moments are in a state format, with +m Muon updates these matrices, and with +t AdamW is torch's.
+moments are in a state format, with +v values are bfloat16 and AdamW keeps 8 bits more, with +m Muon
+updates these matrices, and with +t AdamW is torch's.
 Embedding, head and norms are bf16 in all. Everything else is the same in every mode: the first
 weights, the windows of text and their order, bf16 activations and gradients, and AdamW with float32
 masters. Modes are trained one after another, and each one's line of JSON is written when it is
@@ -57,9 +58,7 @@ class Training:
         torch.manual_seed(args.seed)
         model = GPT(args.width, args.layers, args.heads)  # on the CPU: equal on every machine
         self.model = model.to(args.device, None if args.sharded else torch.bfloat16)
-        if mode.format:
-            convert = {"filter": modes.is_converted, "matmul": mode.matmul}
-            nc.convert(self.model, mode.format, **convert)
+        mode.convert(self.model)
         if args.sharded:
             modes.shard(self.model, mesh, args.compile, modes.reduce_dtype(mode))
             if mode.gradients == modes.NARROW:

@@ -100,7 +100,7 @@ def _modes(args) -> list[modes.Mode]:
             )
         if mode.eager or mode.weights == modes.TORCHAO:
             raise ValueError(
-                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +s, +m or +t, and "
+                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +v, +s, +m or +t, and "
                 "not eager, see --compile"
             )
     return chosen

@@ -15,7 +15,8 @@ import narrowcast as nc
 PLAIN, TORCHAO = "bf16", "tensorwise"
 EAGER, NARROW, BF16_GRADIENTS = "+e", "+r", "+b"
 STATE, MUON, TORCH = OPTIMIZERS = "+s", "+m", "+t"
-SUFFIXES = EAGER, NARROW, BF16_GRADIENTS, *OPTIMIZERS
+VALUES = "+v"
+SUFFIXES = EAGER, NARROW, BF16_GRADIENTS, VALUES, *OPTIMIZERS
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -26,16 +27,19 @@ class Mode:
     products. Written with +e if eager; else each block is compiled. `gradients`: in what ranks send
     them to each other: in float32, with +b in bfloat16, with +r in a format. `optimizer`: with +s
     AdamW's moments are in a state format, with +m hidden matrices are Muon's, with +t it is torch's
-    fused AdamW; else AdamW with moments in float32.
+    fused AdamW; else AdamW with moments in float32. `narrow_values`, with +v: a quantized weight's
+    value is bfloat16, and AdamW keeps 8 bits more of it; else float32.
     """
 
     weights: str
     eager: bool = False
     gradients: str = ""
     optimizer: str = ""
+    narrow_values: bool = False
 
     def __str__(self):
-        return self.weights + self.gradients + self.optimizer + EAGER * self.eager
+        flags = VALUES * self.narrow_values + EAGER * self.eager
+        return self.weights + self.gradients + self.optimizer + flags
 
     @property
     def format(self) -> str | None:
@@ -44,9 +48,16 @@ class Mode:
         return name if kind in PRODUCTS else None
 
     @property
-    def matmul(self) -> str:
-        """nc.convert's option."""
+    def products(self) -> str:
+        """nc.convert's matmul."""
         return PRODUCTS[self.weights.partition(":")[0]]
+
+    def convert(self, model: nn.Module):
+        """The linear layers of its blocks, if the format is narrowcast's."""
+        if self.format:
+            chosen = {"filter": is_converted, "matmul": self.products}
+            value_dtype = torch.bfloat16 if self.narrow_values else torch.float32
+            nc.convert(model, self.format, value_dtype=value_dtype, **chosen)
 
     @property
     def baseline(self) -> Mode:
@@ -67,17 +78,19 @@ def parse(text: str) -> Mode:
         raise ValueError(
             f"{text!r}: a suffix stands once, and one alone of +b and +r, and of +s, +m and +t"
         )
-    mode = Mode(weights, EAGER in suffixes, "".join(gradients), "".join(optimizers))
+    mode = Mode(weights, EAGER in suffixes, "".join(gradients), "".join(optimizers), VALUES in suffixes)
+    if mode.narrow_values and mode.format is None:
+        raise ValueError(f"{text}: +v is for quantized weights")
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
         if mode.format is None:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
-                "(eager), +b or +r (gradients sent in bfloat16, or in a format), +s (moments in a "
-                "state format), +m (Muon) or +t (torch's fused AdamW)"
+                "(eager), +b or +r (gradients sent in bfloat16, or in a format), +v (values in "
+                "bfloat16), +s (moments in a state format), +m (Muon) or +t (torch's fused AdamW)"
             )
-        if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
+        if nc.format(mode.format).matmul is None and mode.products == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
     return mode
 
@@ -104,9 +117,8 @@ def model_on_meta(mode: Mode, options) -> nn.Module:
     torch.manual_seed(0)
     with torch.device("meta"):
         model = llama.Llama(options.layers, options.width, options.vocabulary)
-    if mode.format:
-        nc.convert(model, mode.format, filter=is_converted, matmul=mode.matmul)
-    elif mode.weights == TORCHAO:
+    mode.convert(model)
+    if mode.weights == TORCHAO:
         _convert_with_torchao(model)
     return model
 

@@ -68,7 +68,7 @@ def trainer(mode, way, args):
     llama.initialize(model)
     given = {**modes.ADAM, "capturable": way == "captured"}
     if mode.format:
-        nc.convert(model, mode.format, filter=modes.is_converted, matmul=mode.matmul)
+        mode.convert(model)
         optimizer = nc.FusedAdam(model.parameters(), **given)
     else:
         optimizer = torch.optim.AdamW(model.parameters(), fused=True, **given)
