@@ -249,6 +249,12 @@ void bind_bytes(py::module_& module) {
       });
   module.def("withhold_memory", &withhold_memory,
              "Asking a wrapper for its memory is an error from now on, instead of a null pointer.");
+  module.def(
+      "grad", [](const at::Tensor& tensor) { return tensor.grad(); }, py::arg("tensor"),
+      "Its gradient, without a torch function; None where there is none.");
+  module.def(
+      "drop_grad", [](const at::Tensor& tensor) { tensor.mutable_grad().reset(); },
+      py::arg("tensor"), "From now on it has none.");
 }
 
 }  // namespace narrowcast

@@ -184,6 +184,16 @@ class QuantizedTensor(torch.Tensor):
 
     # ---- torch's protocols ----
 
+    def _set_grad(self, value: torch.Tensor | None) -> None:
+        if value is None:
+            _C.drop_grad(self)
+        else:
+            torch.Tensor.grad.__set__(self, value)
+
+    # Torch's own. FSDP2 reads it twice and drops it in each backward, which takes several times as
+    # long by functions of torch's.
+    grad = property(_C.grad, _set_grad, _C.drop_grad)
+
     def untyped_storage(self) -> torch.UntypedStorage:
         """That of the first buffer, because FSDP2 compares storages."""
         return compiling.storage_of(self._store.tensors[0])
