@@ -11,6 +11,8 @@ from torch.distributed.tensor import Shard
 from narrowcast import _C
 from narrowcast.fsdp import torch_names
 
+_ROWS = Shard(0)
+
 
 class Quantized(FSDPParam):
     """At every gather FSDP2 inspects the signature of the pre-hook, views payloads as they were
@@ -59,7 +61,7 @@ class Quantized(FSDPParam):
             self.all_gather_outputs = buffers.tensors(number)
 
     def alloc_all_gather_outputs(self) -> None:
-        self.fsdp_placement = Shard(0)
+        self.fsdp_placement = _ROWS
         if self.receive is None:
             super().alloc_all_gather_outputs()
         else:
