@@ -37,12 +37,16 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   nc_launch options{};
   options.stochastic = key.has_value();
   if (key) std::tie(entry.seed, entry.step, entry.first) = *key;
+  at::Tensor found;
   if (plugin.format().tensor_amax) {
-    // One float is stored with the bytes, the other is found, behind it in the same storage.
-    made.amax = zeros_of(2, device);
-    made.amax->unsafeGetTensorImpl()->set_sizes_contiguous({1});
-    entry.amax = made.amax->mutable_data_ptr<float>();
-    options.amax = entry.amax + 1;
+    // One float is found; where values depend on it, the other is stored with the bytes.
+    found = zeros_of(2, device);
+    options.amax = found.mutable_data_ptr<float>() + 1;
+    if (decodes_by_amax(plugin)) {
+      entry.amax = found.mutable_data_ptr<float>();
+      made.amax = found;
+      made.amax->unsafeGetTensorImpl()->set_sizes_contiguous({1});
+    }
   }
   MatrixTable table(machine, device);
   table.assign({entry});
@@ -72,7 +76,7 @@ Activation activation_of(const std::vector<at::Tensor>& all, const Plugin& plugi
     if (usage == 0 ? !usages.rowwise : !usages.columnwise) continue;
     for (const int index : buffers_of(usage)) made.buffers[index] = *next++;
   }
-  if (plugin.format().tensor_amax) made.amax = *next;
+  if (decodes_by_amax(plugin)) made.amax = *next;
   return made;
 }
 

@@ -27,7 +27,8 @@ struct Activation {
 Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages usages,
                            const std::optional<RandomKey>& key = {});
 
-// The tensors of a cast as operators return them: data and scales of each usage, and the amax.
+// The tensors of a cast as operators return them: data and scales of each usage and, where values
+// depend on it, the amax.
 std::vector<at::Tensor> all_tensors(const Activation& activation);
 Activation activation_of(const std::vector<at::Tensor>& all, const Plugin& plugin, Usages usages);
 

@@ -72,7 +72,7 @@ std::vector<at::Tensor> stored_tensors(const Operand& operand) {
 Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
                    bool over_rows) {
   if (usage != 0 && usage != 1) value_error("a usage is 0 (rowwise) or 1 (columnwise)");
-  const size_t count = plugin.format().tensor_amax ? 3 : 2;
+  const size_t count = decodes_by_amax(plugin) ? 3 : 2;
   if (stored.size() != count)
     value_error("an operand in ", plugin.format().name, " is ", count, " tensors, not ",
                 stored.size());

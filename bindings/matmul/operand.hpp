@@ -51,8 +51,8 @@ struct Operand {
 // A usage that is there.
 Operand operand_of(const Buffers& bytes, int usage, bool over_rows);
 
-// The tensors of a cast as graphs of torch.compile hold them: data, scales and, where the format
-// has one, amax.
+// The tensors of a cast as graphs of torch.compile hold them: data, scales and, where values depend
+// on it, amax.
 std::vector<at::Tensor> stored_tensors(const Operand& operand);
 Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
                    bool over_rows);

@@ -292,8 +292,7 @@ def test_casts(name, device, shape, value):
     ops, facts, weight = torch.ops.narrowcast, nc.format(name), nc.quantize(x, name)
     tensors = ops.cast(x.to(device), name, True, True)
     assert all(map(same, tensors, ops.cast(x, name, True, True)))
-    amax = tensors[4] if facts.tensor_amax else None
-    bytes = _C.Buffers(facts, *shape, tensors[:4], amax, None)
+    bytes = _C.Buffers(facts, *shape, tensors[:4], *(tensors[4:] or [None]), None)
     for usage in ("rowwise", "columnwise"):
         got = bytes.decode(usage, torch.float32).cpu()
         finite = got.isfinite()

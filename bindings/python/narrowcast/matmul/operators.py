@@ -73,7 +73,8 @@ def _cast(value, format, rowwise, columnwise):
         for usage in usages
         for buffer in buffers_of(usage)
     ]
-    return made + [value.new_empty(1, dtype=torch.float32)] * facts.tensor_amax
+    two_levels = facts.tensor_scale is not None  # values depend on the amax, too
+    return made + [value.new_empty(1, dtype=torch.float32)] * two_levels
 
 
 def _dequantize(key, matrix, format, usage, dtype, operands, sizes=None, strides=None, first=0):
