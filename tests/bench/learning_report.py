@@ -25,6 +25,7 @@ TEXTS = {
 MEANINGS = {
     "+t": "torch's fused AdamW (else narrowcast's)",
     "+s": "moments in eight bits",
+    "+v": "values in bfloat16, and 8 bits more in the optimizer",
     "+m": "Muon for the blocks' matrices",
     "+b": "gradients sent in bfloat16 (else float32)",
     "+r": "gradients sent in {gradient_format} (else float32)",

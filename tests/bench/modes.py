@@ -78,7 +78,8 @@ def parse(text: str) -> Mode:
         raise ValueError(
             f"{text!r}: a suffix stands once, and one alone of +b and +r, and of +s, +m and +t"
         )
-    mode = Mode(weights, EAGER in suffixes, "".join(gradients), "".join(optimizers), VALUES in suffixes)
+    chosen = "".join(gradients), "".join(optimizers)
+    mode = Mode(weights, EAGER in suffixes, *chosen, VALUES in suffixes)
     if mode.narrow_values and mode.format is None:
         raise ValueError(f"{text}: +v is for quantized weights")
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
