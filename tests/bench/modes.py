@@ -57,6 +57,8 @@ class Mode:
         if self.format:
             chosen = {"filter": is_converted, "matmul": self.products}
             value_dtype = torch.bfloat16 if self.narrow_values else torch.float32
+            if self.narrow_values:
+                model.to(torch.bfloat16)  # FSDP2 wants one dtype in a group
             nc.convert(model, self.format, value_dtype=value_dtype, **chosen)
 
     @property
