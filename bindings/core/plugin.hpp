@@ -52,8 +52,8 @@ inline at::ScalarType stored_dtype(const Plugin& plugin, int buffer) {
 inline bool spans_tensor(const Plugin& plugin, int buffer) {
   return !is_data(buffer) && spans_tensor(plugin.layout(buffer));
 }
-// Whether values depend on the amax of the tensor besides the scales: where these have two levels.
-inline bool decodes_by_amax(const Plugin& plugin) { return plugin.format().tensor_range != 0; }
+// Whether a block's scale is relative to one of the tensor, so that values depend on its amax, too.
+inline bool has_two_levels(const Plugin& plugin) { return plugin.format().tensor_range != 0; }
 
 // The stored matrix of a buffer: bytes of data, or scales with their padding.
 inline Extent stored_shape(const Plugin& plugin, int buffer, Extent matrix) {

@@ -42,7 +42,7 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
     // One float is found; where values depend on it, the other is stored with the bytes.
     found = zeros_of(2, device);
     options.amax = found.mutable_data_ptr<float>() + 1;
-    if (decodes_by_amax(plugin)) {
+    if (has_two_levels(plugin)) {
       entry.amax = found.mutable_data_ptr<float>();
       made.amax = found;
       made.amax->unsafeGetTensorImpl()->set_sizes_contiguous({1});
@@ -76,7 +76,7 @@ Activation activation_of(const std::vector<at::Tensor>& all, const Plugin& plugi
     if (usage == 0 ? !usages.rowwise : !usages.columnwise) continue;
     for (const int index : buffers_of(usage)) made.buffers[index] = *next++;
   }
-  if (decodes_by_amax(plugin)) made.amax = *next;
+  if (has_two_levels(plugin)) made.amax = *next;
   return made;
 }
 

@@ -39,7 +39,7 @@ at::Tensor Operand::oriented(const nc_tensor& entry, at::ScalarType dtype) const
 
 OptionalSpanningScale Operand::spanning_scale() const {
   const bool spans = spans_tensor(layout());
-  if (!spans && facts().tensor_range == 0) return std::nullopt;
+  if (!spans && !has_two_levels(*plugin)) return std::nullopt;
   const at::Tensor& stored = spans ? scale : *amax;
   checked_floats(stored, 1, device(), spans ? "the scale" : "amax");
   return SpanningScale{stored, spans ? 1.0f : 1.0f / facts().tensor_range};
@@ -72,7 +72,7 @@ std::vector<at::Tensor> stored_tensors(const Operand& operand) {
 Operand operand_of(const std::vector<at::Tensor>& stored, const Plugin& plugin, int usage,
                    bool over_rows) {
   if (usage != 0 && usage != 1) value_error("a usage is 0 (rowwise) or 1 (columnwise)");
-  const size_t count = decodes_by_amax(plugin) ? 3 : 2;
+  const size_t count = has_two_levels(plugin) ? 3 : 2;
   if (stored.size() != count)
     value_error("an operand in ", plugin.format().name, " is ", count, " tensors, not ",
                 stored.size());

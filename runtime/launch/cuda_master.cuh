@@ -74,7 +74,7 @@ struct MasterFour<SplitFloat> : MasterFour<Bf16> {
     residuals = load_codes(place, reinterpret_cast<const uint8_t*>(tensor.residual), row);
   }
   __device__ __forceinline__ float at(int c) const {
-    // Below the byte is a zero, and above it are copies of its sign, which __byte_perm has not.
+    // Below the byte is a zero, and above it are copies of its sign, which __byte_perm cannot make.
     uint32_t times_256;
     asm("prmt.b32 %0, %1, 0, %2;" : "=r"(times_256) : "r"(residuals), "r"(0x8804 | c * 0x1110));
     return join(bits_of(widen(four.at[c])), times_256);

@@ -16,7 +16,7 @@ SIZES = {
     "layers": (10, 16, 2),
     "width": (1024, 2048, 128),
     "seq": (1024, 1024, 64),
-    "batch": (8, 64, 8),  # timed: so that GPUs, and not the host, set the pace of every mode
+    "batch": (8, 64, 8),  # timed: large, to keep GPUs busy
 }
 COUNTS = {"steps": (2000, 20), "every": (100, 5)}  # on a GPU, on a CPU
 
@@ -32,7 +32,7 @@ def options(description: str = __doc__) -> argparse.Namespace:
     add("--layers", type=int, help="default: 10" + timed.format(16))
     add("--width", type=int, help="default: 1024, 126M parameters" + timed.format("2048, 806M"))
     add("--seq", type=int, help="bytes in a window; default: 1024" + small)
-    add("--batch", type=int, help="windows a step, of all ranks; default: 8" + timed.format(64))
+    add("--batch", type=int, help="windows a step, among all ranks; default: 8" + timed.format(64))
     add("--lr", type=float, default=6e-4, help="the highest learning rate; default: 6e-4")
     add("--seed", type=int, default=0, help="of the first weights and of the windows' order")
     add("--every", type=int, help="steps between evaluations; default: 100" + small)

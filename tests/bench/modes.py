@@ -48,18 +48,21 @@ class Mode:
         return name if kind in PRODUCTS else None
 
     @property
-    def products(self) -> str:
-        """nc.convert's matmul."""
+    def matmul(self) -> str:
+        """nc.convert's option."""
         return PRODUCTS[self.weights.partition(":")[0]]
 
     def convert(self, model: nn.Module):
-        """The linear layers of its blocks, if the format is narrowcast's."""
-        if self.format:
-            chosen = {"filter": is_converted, "matmul": self.products}
-            value_dtype = torch.bfloat16 if self.narrow_values else torch.float32
-            if self.narrow_values:
-                model.to(torch.bfloat16)  # FSDP2 wants one dtype in a group
-            nc.convert(model, self.format, value_dtype=value_dtype, **chosen)
+        """The linear layers of its blocks, if the format is narrowcast's. With +v all of it becomes
+        bfloat16, because FSDP2 wants one dtype in a group.
+        """
+        if self.format is None:
+            return
+        options = {"filter": is_converted, "matmul": self.matmul}
+        if self.narrow_values:
+            model.to(torch.bfloat16)
+            options["value_dtype"] = torch.bfloat16
+        nc.convert(model, self.format, **options)
 
     @property
     def baseline(self) -> Mode:
@@ -93,7 +96,7 @@ def parse(text: str) -> Mode:
                 "(eager), +b or +r (gradients sent in bfloat16, or in a format), +v (values in "
                 "bfloat16), +s (moments in a state format), +m (Muon) or +t (torch's fused AdamW)"
             )
-        if nc.format(mode.format).matmul is None and mode.products == "scaled":
+        if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
     return mode
 

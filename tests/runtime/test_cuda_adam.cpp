@@ -148,7 +148,7 @@ void expect_equal_updates(const nc_plugin& plugin, const std::vector<Drawn>& all
   }
 }
 
-// Calls check(plugin, drawn) for every format, of matrices of all shapes.
+// Calls check(plugin, drawn) for every format. `drawn`: a matrix of each shape.
 template <class Check>
 void on_all_shapes(const Check& check) {
   if (!has_gpu()) return;

@@ -73,8 +73,8 @@ def _cast(value, format, rowwise, columnwise):
         for usage in usages
         for buffer in buffers_of(usage)
     ]
-    two_levels = facts.tensor_scale is not None  # values depend on the amax, too
-    return made + [value.new_empty(1, dtype=torch.float32)] * two_levels
+    has_two_levels = facts.tensor_scale is not None  # values depend on the amax, too
+    return made + [value.new_empty(1, dtype=torch.float32)] * has_two_levels
 
 
 def _dequantize(key, matrix, format, usage, dtype, operands, sizes=None, strides=None, first=0):

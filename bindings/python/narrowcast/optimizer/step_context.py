@@ -73,7 +73,7 @@ def _on(given, device: torch.device) -> torch.Tensor | None:
 
 
 def amp_of(optimizer: FusedOptimizer, counted: bool) -> Amp:
-    """If GPUs count steps (`counted`), no host waits; found_inf is the largest of all ranks'."""
+    """If GPUs count steps (`counted`), no host waits, and found_inf is the largest of any rank."""
     scale = getattr(optimizer, "grad_scale", None)
     if not counted:
         return Amp(None if scale is None else float(scale))

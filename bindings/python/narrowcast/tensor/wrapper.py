@@ -190,8 +190,8 @@ class QuantizedTensor(torch.Tensor):
         else:
             torch.Tensor.grad.__set__(self, value)
 
-    # Torch's own. FSDP2 reads it twice and drops it in each backward, which takes several times as
-    # long by functions of torch's.
+    # Without torch functions, which take several times as long: FSDP2 reads it twice and drops it
+    # in each backward.
     grad = property(_C.grad, _set_grad, _C.drop_grad)
 
     def untyped_storage(self) -> torch.UntypedStorage:
