@@ -10,6 +10,7 @@
 #include "runtime/tile/cuda_decode.cuh"
 #include "runtime/tile/cuda_encode.cuh"
 #include "runtime/tile/cuda_lines.cuh"
+#include "runtime/tile/cuda_low_end.cuh"
 
 namespace narrowcast::inline NC_VARIANT {
 
@@ -72,10 +73,15 @@ template <class Element, class Rounding, int kElements>
 __device__ __forceinline__ CodeString encode_run(const float (&x)[kElements],
                                                  const Rounding& rounding, int64_t index) {
   constexpr int kBits = Element::kBits;
+  constexpr bool kIsNearest = std::is_same_v<Rounding, Nearest>;
   CodeString string = 0;
   unrolled<kElements, kFour>([&](int i) {
     uint32_t packed;
-    if constexpr (HasLines<Element> && std::is_same_v<Rounding, Nearest>) {
+    if constexpr (IsLowEnd<Element> && kIsNearest) {
+      constexpr float kFit = kToLowEnd<Element>;
+      packed = pack4<kBits>(
+          LowEnd<Element>::encode4(x[i] * kFit, x[i + 1] * kFit, x[i + 2] * kFit, x[i + 3] * kFit));
+    } else if constexpr (HasLines<Element> && kIsNearest) {
       LineString<Element> four;
       unrolled<kFour>([&](int j) { four.push(x[i + kFour - 1 - j]); });
       packed = four.packed() & ((1u << kFour * kBits) - 1);

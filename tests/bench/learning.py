@@ -9,8 +9,8 @@
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
 blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
 moments are in a state format, with +v values are bfloat16 and AdamW keeps 8 bits more, with +m Muon
-updates these matrices, and with +t AdamW is torch's.
-Embedding, head and norms are bf16 in all. Everything else is the same in every mode: the first
+updates these matrices, and with +t AdamW is torch's. Norms are bf16 in all, and embedding and head
+but with +h, which has them in the format, too. Everything else is the same in every mode: the first
 weights, the windows of text and their order, bf16 activations and gradients, and AdamW with float32
 masters. Modes are trained one after another, and each one's line of JSON is written when it is
 done. The host waits for the device only where held-out text is evaluated.

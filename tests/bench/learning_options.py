@@ -99,7 +99,7 @@ def _modes(args) -> list[modes.Mode]:
             )
         if mode.eager or mode.weights == modes.TORCHAO:
             raise ValueError(
-                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +v, +s, +m or +t, "
-                "and not eager, see --compile"
+                f"{mode}: a mode is bf16, nc:FORMAT or scaled:FORMAT here, with +v, +h, +s, +m or "
+                "+t, and not eager, see --compile"
             )
     return chosen

@@ -26,6 +26,7 @@ MEANINGS = {
     "+t": "torch's fused AdamW (else narrowcast's)",
     "+s": "moments in eight bits",
     "+v": "values in bfloat16, and 8 bits more in the optimizer",
+    "+h": "embedding and head in the format, too",
     "+m": "Muon for the blocks' matrices",
     "+b": "gradients sent in bfloat16 (else float32)",
     "+r": "gradients sent in {gradient_format} (else float32)",
@@ -159,7 +160,7 @@ and the peak that of the whole run.
 | model | that of `examples/gpt.py`: {row["layers"]} blocks of width {row["width"]}, \
 {row["heads"]} heads; a byte is a token |
 | quantized | the linear layers of the blocks, {quantized:,} parameters; embedding, head and norms \
-are plain in every run |
+are plain in every run without +h |
 | the same in every run | first weights and windows of text (of a seed), products of bf16 \
 activations, float32 masters |
 | a step | {row["batch"]} windows of {row["seq"]:,} bytes |

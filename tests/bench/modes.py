@@ -15,8 +15,8 @@ import narrowcast as nc
 PLAIN, TORCHAO = "bf16", "tensorwise"
 EAGER, NARROW, BF16_GRADIENTS = "+e", "+r", "+b"
 STATE, MUON, TORCH = OPTIMIZERS = "+s", "+m", "+t"
-VALUES = "+v"
-SUFFIXES = EAGER, NARROW, BF16_GRADIENTS, VALUES, *OPTIMIZERS
+VALUES, WHOLE = "+v", "+h"
+SUFFIXES = EAGER, NARROW, BF16_GRADIENTS, VALUES, WHOLE, *OPTIMIZERS
 PRODUCTS = {"nc": "dequantized", "scaled": "scaled"}  # by how a mode begins
 ADAM = {"lr": 1e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.01}
 
@@ -28,7 +28,8 @@ class Mode:
     them to each other: in float32, with +b in bfloat16, with +r in a format. `optimizer`: with +s
     AdamW's moments are in a state format, with +m hidden matrices are Muon's, with +t it is torch's
     fused AdamW; else AdamW with moments in float32. `narrow_values`, with +v: a quantized weight's
-    value is bfloat16, and AdamW keeps 8 bits more of it; else float32.
+    value is bfloat16, and AdamW keeps 8 bits more of it; else float32. `is_whole`, with +h:
+    embedding and head are in the format, too, and their products are of the decoded weight.
     """
 
     weights: str
@@ -36,9 +37,10 @@ class Mode:
     gradients: str = ""
     optimizer: str = ""
     narrow_values: bool = False
+    is_whole: bool = False
 
     def __str__(self):
-        flags = VALUES * self.narrow_values + EAGER * self.eager
+        flags = VALUES * self.narrow_values + WHOLE * self.is_whole + EAGER * self.eager
         return self.weights + self.gradients + self.optimizer + flags
 
     @property
@@ -58,11 +60,13 @@ class Mode:
         """
         if self.format is None:
             return
-        options = {"filter": is_converted, "matmul": self.matmul}
+        options = {}
         if self.narrow_values:
             model.to(torch.bfloat16)
             options["value_dtype"] = torch.bfloat16
-        nc.convert(model, self.format, **options)
+        nc.convert(model, self.format, filter=is_converted, matmul=self.matmul, **options)
+        if self.is_whole:
+            nc.convert(model, self.format, filter=is_outside, matmul="dequantized", **options)
 
     @property
     def baseline(self) -> Mode:
@@ -84,9 +88,9 @@ def parse(text: str) -> Mode:
             f"{text!r}: a suffix stands once, and one alone of +b and +r, and of +s, +m and +t"
         )
     chosen = "".join(gradients), "".join(optimizers)
-    mode = Mode(weights, EAGER in suffixes, *chosen, VALUES in suffixes)
-    if mode.narrow_values and mode.format is None:
-        raise ValueError(f"{text}: +v is for quantized weights")
+    mode = Mode(weights, EAGER in suffixes, *chosen, VALUES in suffixes, WHOLE in suffixes)
+    if (mode.narrow_values or mode.is_whole) and mode.format is None:
+        raise ValueError(f"{text}: +v and +h are for quantized weights")
     if mode.weights == TORCHAO and importlib.util.find_spec("torchao") is None:
         raise ValueError(f"{text}: torchao is not installed")
     if mode.weights not in (PLAIN, TORCHAO):
@@ -94,7 +98,8 @@ def parse(text: str) -> Mode:
             raise ValueError(
                 f"{text!r} is not a mode: bf16, tensorwise, nc:FORMAT, scaled:FORMAT, each with +e "
                 "(eager), +b or +r (gradients sent in bfloat16, or in a format), +v (values in "
-                "bfloat16), +s (moments in a state format), +m (Muon) or +t (torch's fused AdamW)"
+                "bfloat16), +h (embedding and head too), +s (moments in a state format), +m (Muon) "
+                "or +t (torch's fused AdamW)"
             )
         if nc.format(mode.format).matmul is None and mode.matmul == "scaled":
             raise ValueError(f"{text}: {mode.format} names no formats for scaled products")
@@ -114,8 +119,13 @@ def selection(modes: str, formats: str | None) -> list[Mode]:
 
 
 def is_converted(name: str, module: nn.Module) -> bool:
-    """The linear layers of the blocks; the head stays plain in every mode."""
+    """The linear layers of the blocks."""
     return isinstance(module, nn.Linear) and name != "head"
+
+
+def is_outside(name: str, module: nn.Module) -> bool:
+    """Embedding and head."""
+    return isinstance(module, nn.Embedding) or name == "head"
 
 
 def model_on_meta(mode: Mode, options) -> nn.Module:
