@@ -55,17 +55,13 @@ Activation cast_in_graph(const at::Tensor& rows, const Plugin& plugin, Usages us
   return activation_of(made, plugin, usages);
 }
 
-// `key`: of the weight, which is `b`.
-at::Tensor product_in_graph(const Operand& a, const Operand& b, const at::Tensor& key, int32_t kind,
+at::Tensor product_in_graph(const Operand& input, const Buffers& bytes, const at::Tensor& key,
                             at::ScalarType dtype) {
-  using Multiply = at::Tensor(at::TensorList, const std::string&, int64_t, bool, at::TensorList,
-                              const std::string&, int64_t, bool, at::OptionalIntArrayRef, int64_t,
-                              bool, at::ScalarType, const OptionalTensor&);
-  static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_mm");
-  const std::array<int64_t, 2> matrix{b.rows, b.columns};
-  return kOperator.call(stored_tensors(a), a.facts().name, a.usage, a.over_rows, {key},
-                        b.facts().name, b.usage, b.over_rows, at::OptionalIntArrayRef(matrix), kind,
-                        /*fast=*/true, dtype, {});
+  using Multiply = at::Tensor(at::TensorList, const at::Tensor&, at::IntArrayRef,
+                              const std::string&, at::ScalarType);
+  static const auto kOperator = typed_operator<Multiply>("narrowcast::scaled_forward");
+  const std::array<int64_t, 2> matrix{bytes.rows, bytes.columns};
+  return kOperator.call(stored_tensors(input), key, matrix, bytes.facts().name, dtype);
 }
 
 LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
@@ -93,7 +89,7 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
       : options.share ? cast_input(source, rows, {weight, options.weight_key}, recipe.input, usages)
                       : cast_activation(rows, recipe.input, usages);
   const at::Tensor product =
-      traced ? product_in_graph(made.operand(0), read, key_of_weight(weight), kind, dtype)
+      traced ? product_in_graph(made.operand(0), *buffers, key_of_weight(weight), dtype)
              : scaled_mm(made.operand(0), read, kind, /*fast=*/true, dtype);
   LayerOutput output{unpadded(product, input, multiple), {}};
   if (options.keep) output.saved = stored_tensors(made.operand(1));

@@ -42,14 +42,6 @@ at::Tensor decoded_product(const Operand& a, const Operand& b, at::ScalarType dt
 
 // ---- as operators, of the tensors that graphs hold ----
 
-// `matrix`: the rows and columns of a weight, of which the one tensor is the key.
-Operand operand_in_graph(at::TensorList tensors, const std::string& format, int64_t usage,
-                         bool over_rows, at::OptionalIntArrayRef matrix) {
-  const Plugin& plugin = plugin_named(format);
-  if (matrix) return operand_of_key(tensors[0], plugin, static_cast<int>(usage), over_rows);
-  return operand_of(tensors.vec(), plugin, static_cast<int>(usage), over_rows);
-}
-
 std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format, bool rowwise,
                              bool columnwise) {
   return all_tensors(
@@ -58,16 +50,30 @@ std::vector<at::Tensor> cast(const at::Tensor& value, const std::string& format,
 
 at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, int64_t a_usage,
                                bool a_over_rows, at::TensorList b, const std::string& b_format,
-                               int64_t b_usage, bool b_over_rows, at::OptionalIntArrayRef b_matrix,
-                               int64_t kind, bool fast, at::ScalarType dtype,
-                               const OptionalTensor& offsets) {
+                               int64_t b_usage, bool b_over_rows, int64_t kind, bool fast,
+                               at::ScalarType dtype, const OptionalTensor& offsets) {
   if (offsets)
     not_implemented(
         "narrowcast::scaled_mm: products of groups of rows (offsets) are not there yet. "
         "Multiply each group by itself, without offsets");
-  const Operand left = operand_in_graph(a, a_format, a_usage, a_over_rows, {});
-  const Operand right = operand_in_graph(b, b_format, b_usage, b_over_rows, b_matrix);
-  return scaled_mm(left, right, static_cast<int32_t>(kind), fast, dtype);
+  const auto side = [](at::TensorList stored, const std::string& format, int64_t usage,
+                       bool over_rows) {
+    return operand_of(stored.vec(), plugin_named(format), static_cast<int>(usage), over_rows);
+  };
+  return scaled_mm(side(a, a_format, a_usage, a_over_rows), side(b, b_format, b_usage, b_over_rows),
+                   static_cast<int32_t>(kind), fast, dtype);
+}
+
+at::Tensor forward_of_key(at::TensorList input, const at::Tensor& key,
+                          at::IntArrayRef /*matrix*/, const std::string& format,
+                          at::ScalarType dtype) {
+  const std::shared_ptr<Buffers> weight = checked_bytes_of_key(key, plugin_named(format));
+  const int usage = weight->product_usage(/*backward=*/false);
+  check_gathered(*weight, std::max(usage, 0));
+  const Recipe recipe(weight->facts());
+  return scaled_mm(operand_of(input.vec(), recipe.input, 0, /*over_rows=*/false),
+                   operand_of(*weight, usage, /*over_rows=*/false),
+                   recipe.kind(NC_PRODUCT_FORWARD), /*fast=*/true, dtype);
 }
 
 }  // namespace
@@ -107,10 +113,14 @@ void bind_scaled_mm() {
   library.def("cast(Tensor value, str format, bool rowwise, bool columnwise) -> Tensor[]");
   library.def(
       "scaled_mm(Tensor[] a, str a_format, int a_usage, bool a_over_rows, Tensor[] b, "
-      "str b_format, int b_usage, bool b_over_rows, int[]? b_matrix, int kind, bool fast, "
-      "ScalarType dtype, Tensor? offsets=None) -> Tensor");
+      "str b_format, int b_usage, bool b_over_rows, int kind, bool fast, ScalarType dtype, "
+      "Tensor? offsets=None) -> Tensor");
+  library.def(
+      "scaled_forward(Tensor[] input, Tensor key, int[] matrix, str format, ScalarType dtype) -> "
+      "Tensor");
   implement("cast", &cast);
   implement("scaled_mm", &scaled_mm_of_stored);
+  implement("scaled_forward", &forward_of_key);
 }
 
 }  // namespace narrowcast

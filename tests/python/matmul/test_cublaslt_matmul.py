@@ -59,7 +59,7 @@ def products(a_format, b_format, columnwise, rows, summed, columns, dtype):
     told = (a_stored, a_format, usage, columnwise), (b_stored, b_format, usage, columnwise)
 
     def own():
-        return torch.ops.narrowcast.scaled_mm(*told[0], *told[1], None, kind, True, dtype)
+        return torch.ops.narrowcast.scaled_mm(*told[0], *told[1], kind, True, dtype)
 
     left, right = _C.tensor_core_operand(a, kind), _C.tensor_core_operand(b, kind)
     through = torch.float32 if kind != 1 and dtype == torch.float16 else dtype
@@ -128,7 +128,7 @@ def test_multiprocessors_are_left_to_others():
 def test_codes_at_any_multiple_of_16():
     """Other algorithms may be asked for where memory is less aligned than torch's own."""
     (_, a_stored), (_, b_stored) = operand(64, 512, TENSOR), operand(32, 512, TENSOR)
-    told = (TENSOR, 0, False), None, 1, True, torch.float32
+    told = (TENSOR, 0, False), 1, True, torch.float32
     expected = torch.ops.narrowcast.scaled_mm(a_stored, *told[0], b_stored, *told[0], *told[1:])
     room = torch.empty(a_stored[0].numel() + 16, dtype=torch.uint8, device="cuda")[16:]
     moved = room.view_as(a_stored[0]).copy_(a_stored[0])
@@ -153,7 +153,7 @@ a, b = stored(), stored()
 def product():
     rowwise = "fp8_e4m3", 0, False
     return torch.ops.narrowcast.scaled_mm(
-        a, *rowwise, b, *rowwise, None, 1, False, torch.float32)
+        a, *rowwise, b, *rowwise, 1, False, torch.float32)
 torch.cuda.synchronize()
 graph = torch.cuda.CUDAGraph()
 with torch.cuda.graph(graph):
@@ -179,7 +179,7 @@ def test_many_shapes():
             *b_stored[2:],
         ]
         got = torch.ops.narrowcast.scaled_mm(
-            a, TENSOR, 0, False, b_stored, TENSOR, 0, False, None, 1, False, torch.float32
+            a, TENSOR, 0, False, b_stored, TENSOR, 0, False, 1, False, torch.float32
         )
         if rows % 600 == 1:
             ones = torch.ones(rows, 16, device="cuda") * b_stored[1].float()

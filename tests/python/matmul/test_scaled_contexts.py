@@ -144,7 +144,7 @@ def test_autocast_converts_what_torchs_does(dtype, matmul, device):
 
 @pytest.mark.parametrize("name", SCALED)
 def test_selective_checkpointing_of_products(name, device):
-    kept = [torch.ops.narrowcast.scaled_mm.default]
+    kept = [torch.ops.narrowcast.scaled_forward.default]
     contexts = partial(create_selective_checkpoint_contexts, kept)
 
     def run(call):

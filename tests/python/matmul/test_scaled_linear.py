@@ -321,7 +321,7 @@ def test_a_grad_scaler(format, device):
 def test_products_of_groups_of_rows_are_refused():
     bytes = nc.quantize(torch.randn(32, 64), "mxfp8_e4m3")._store.bytes
     operand = [bytes.buffer(0), bytes.buffer(1)], "mxfp8_e4m3", 0, False
-    run = partial(torch.ops.narrowcast.scaled_mm, *operand, *operand, None, 0, False, torch.float32)
+    run = partial(torch.ops.narrowcast.scaled_mm, *operand, *operand, 0, False, torch.float32)
     assert run().shape == (32, 32)
     with pytest.raises(NotImplementedError, match="groups of rows"):
         run(torch.tensor([16, 32], dtype=torch.int32))

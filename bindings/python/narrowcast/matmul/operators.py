@@ -1,5 +1,6 @@
-"""What torch is told of the operators dequantize, cast, scaled_mm and scaled_backward besides their
-kernels (bindings/matmul/): the shapes of their results, and the operations that they count as.
+"""What torch is told of the operators dequantize, cast, scaled_mm, scaled_forward and scaled_backward
+besides their kernels (bindings/matmul/): the shapes of their results, and the operations that they
+count as.
 """
 
 import functools
@@ -84,11 +85,17 @@ def _dequantize(key, matrix, format, usage, dtype, operands, sizes=None, strides
 
 
 def _scaled_mm(a, a_format, a_usage, a_over_rows, b, b_format, b_usage, b_over_rows, *rest):
-    b_matrix, _kind, _fast, dtype, *_offsets = rest
-    if b_matrix is None:
-        b_matrix = matrix_of(b_format, b_usage, b[0])
-    kept = matrix_of(a_format, a_usage, a[0])[a_over_rows], b_matrix[b_over_rows]
+    _kind, _fast, dtype, *_offsets = rest
+    kept = (
+        matrix_of(a_format, a_usage, a[0])[a_over_rows],
+        matrix_of(b_format, b_usage, b[0])[b_over_rows],
+    )
     return a[0].new_empty(kept, dtype=dtype)
+
+
+def _scaled_forward(input, key, matrix, format, dtype):
+    rows, _ = matrix_of(registry.format(format).matmul.input, 0, input[0])
+    return input[0].new_empty((rows, matrix[0]), dtype=dtype)
 
 
 def _scaled_backward(gradient, input, key, matrix, format, of_input, of_weight, dtype):
@@ -101,6 +108,7 @@ _META.impl("scaled_backward", _scaled_backward)
 _META.impl("scaled_backward.stochastic", _scaled_backward)
 _META.impl("dequantize", _dequantize)
 _META.impl("scaled_mm", _scaled_mm)
+_META.impl("scaled_forward", _scaled_forward)
 
 
 # ---- what FlopCounterMode counts: two operations for each element that is multiplied ----
@@ -114,6 +122,10 @@ def _flops_of_scaled_mm(a, a_format, a_usage, a_over_rows, *_, out_val) -> int:
     return 2 * out_val.numel() * matrix_of(a_format, a_usage, a[0])[not a_over_rows]
 
 
+def _flops_of_scaled_forward(input, key, matrix, format, *_, out_val) -> int:
+    return 2 * out_val.numel() * matrix[1]
+
+
 def _flops_of_scaled_backward(gradient, input, key, matrix, format, *_, out_val) -> int:
     return 2 * gradient.numel() * matrix[1] * len(out_val)
 
@@ -125,4 +137,5 @@ def register_flops() -> None:
 
     register_flop_formula(ops.linear, get_raw=True)(_flops_of_linear)
     register_flop_formula(ops.scaled_mm, get_raw=True)(_flops_of_scaled_mm)
+    register_flop_formula(ops.scaled_forward, get_raw=True)(_flops_of_scaled_forward)
     register_flop_formula(ops.scaled_backward, get_raw=True)(_flops_of_scaled_backward)
