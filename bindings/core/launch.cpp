@@ -9,8 +9,6 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include <cstring>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -18,7 +16,6 @@
 #include "bindings/core/errors.hpp"
 #include "bindings/core/tensors.hpp"
 #include "runtime/gather/flat_transfer.hpp"
-#include "runtime/launch/capture.hpp"
 #include "runtime/launch/fill.hpp"
 #include "runtime/launch/plan.hpp"
 #include "runtime/products/rescale.hpp"
@@ -101,29 +98,6 @@ at::Tensor zeros_of(int64_t floats, at::Device device) {
   at::Tensor made = at::empty({floats}, options);
   fill(made.mutable_data_ptr<float>(), nullptr, floats, device);
   return made;
-}
-
-Zero zero_of(at::Device device) {
-  const auto alone = [&] {
-    const at::Tensor made = zeros_of(1, device);
-    return Zero{made, made.mutable_data_ptr<float>()};
-  };
-  // A graph that is replayed has to make its zeros each time.
-  void* const stream = stream_of(device);
-  if (!device.is_cuda() || capture_of(stream) != 0) return alone();
-  struct Zeros {
-    at::Tensor memory;
-    int64_t left = 0;
-  };
-  constexpr int64_t kTogether = 256;  // made by one launch
-  static std::mutex mutex;
-  // Not destroyed with the process: by then torch's allocators may be gone.
-  static auto& of_streams =
-      *new std::map<std::pair<int, void*>, Zeros>;  // NOLINT(*-owning-memory)
-  const std::scoped_lock lock(mutex);
-  Zeros& zeros = of_streams[{device.index(), stream}];
-  if (zeros.left == 0) zeros = {zeros_of(kTogether, device), kTogether};
-  return {zeros.memory, zeros.memory.mutable_data_ptr<float>() + --zeros.left};
 }
 
 void copy_floats(const at::Tensor& to, const at::Tensor& from) {

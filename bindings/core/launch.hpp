@@ -27,14 +27,6 @@ void* stream_of(at::Device device);
 // float32 zeros, which take the host less time than torch's.
 at::Tensor zeros_of(int64_t floats, at::Device device);
 
-// One float32 zero, for what is queued next on the current stream. `memory` keeps it; nobody else
-// has it.
-struct Zero {
-  at::Tensor memory;
-  float* address;
-};
-Zero zero_of(at::Device device);
-
 // One float32 tensor's elements into another of one device, likewise.
 void copy_floats(const at::Tensor& to, const at::Tensor& from);
 

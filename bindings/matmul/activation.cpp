@@ -37,14 +37,16 @@ Activation cast_activation(const at::Tensor& value, const Plugin& plugin, Usages
   nc_launch options{};
   options.stochastic = key.has_value();
   if (key) std::tie(entry.seed, entry.step, entry.first) = *key;
-  std::optional<Zero> found;
+  at::Tensor found;
   if (plugin.format().tensor_amax) {
-    found = zero_of(device);
-    options.amax = found->address;
-  }
-  if (has_two_levels(plugin)) {
-    made.amax = at::empty({1}, value.options().dtype(at::kFloat));
-    entry.amax = made.amax->mutable_data_ptr<float>();
+    // One float is found; where values depend on it, the other is stored with the bytes.
+    found = zeros_of(2, device);
+    options.amax = found.mutable_data_ptr<float>() + 1;
+    if (has_two_levels(plugin)) {
+      entry.amax = found.mutable_data_ptr<float>();
+      made.amax = found;
+      made.amax->unsafeGetTensorImpl()->set_sizes_contiguous({1});
+    }
   }
   MatrixTable table(machine, device);
   table.assign({entry});

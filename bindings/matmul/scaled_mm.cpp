@@ -64,16 +64,15 @@ at::Tensor scaled_mm_of_stored(at::TensorList a, const std::string& a_format, in
                    static_cast<int32_t>(kind), fast, dtype);
 }
 
-at::Tensor forward_of_key(at::TensorList input, const at::Tensor& key,
-                          at::IntArrayRef /*matrix*/, const std::string& format,
-                          at::ScalarType dtype) {
+at::Tensor forward_of_key(at::TensorList input, const at::Tensor& key, at::IntArrayRef /*matrix*/,
+                          const std::string& format, at::ScalarType dtype) {
   const std::shared_ptr<Buffers> weight = checked_bytes_of_key(key, plugin_named(format));
   const int usage = weight->product_usage(/*backward=*/false);
   check_gathered(*weight, std::max(usage, 0));
   const Recipe recipe(weight->facts());
   return scaled_mm(operand_of(input.vec(), recipe.input, 0, /*over_rows=*/false),
-                   operand_of(*weight, usage, /*over_rows=*/false),
-                   recipe.kind(NC_PRODUCT_FORWARD), /*fast=*/true, dtype);
+                   operand_of(*weight, usage, /*over_rows=*/false), recipe.kind(NC_PRODUCT_FORWARD),
+                   /*fast=*/true, dtype);
 }
 
 }  // namespace

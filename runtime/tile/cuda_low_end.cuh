@@ -8,8 +8,8 @@
 
 namespace narrowcast::inline NC_VARIANT {
 
-// What is encoded is times kToLowEnd. The rest of the wide type's range is rarely met: by an
-// infinity, a NaN, or what a scale that was rounded down leaves above the largest value.
+// Encodes values that were multiplied by kToLowEnd. The rest of the wide type's range is rarely
+// met: by an infinity, a NaN, or what a scale that was rounded down leaves above the largest value.
 template <class Element>
 struct LowEnd {
   using Wide = typename WiderElement<Element>::Type;

@@ -9,11 +9,11 @@
 The model and the text are the demo's (examples/gpt.py, examples/text.py). A mode is the kind of the
 blocks' linear weights: bf16, nc:FORMAT, or scaled:FORMAT (products of the bytes); with +s behind it
 moments are in a state format, with +v values are bfloat16 and AdamW keeps 8 bits more, with +m Muon
-updates these matrices, and with +t AdamW is torch's. Norms are bf16 in all, and embedding and head
-but with +h, which has them in the format, too. Everything else is the same in every mode: the first
-weights, the windows of text and their order, bf16 activations and gradients, and AdamW with float32
-masters. Modes are trained one after another, and each one's line of JSON is written when it is
-done. The host waits for the device only where held-out text is evaluated.
+updates these matrices, and with +t AdamW is torch's. Norms are bf16 in all modes. Embedding and
+head are bf16 too, unless +h puts them in the format. Everything else is the same in every mode:
+the first weights, the windows of text and their order, bf16 activations and gradients, and AdamW
+with float32 masters. Modes are trained one after another, and each one's line of JSON is written
+when it is done. The host waits for the device only where held-out text is evaluated.
 
 Several ranks share each step's windows, under FSDP2 with bf16 products, and gradients are reduced
 in float32; with +b in bfloat16, with +r in the format of --gradient-format.
@@ -46,7 +46,7 @@ from demo_parts import GPT, VOCABULARY
 from learning_text import Text
 
 CLIPPED_AT = 1.0  # norm of all gradients
-ADAM = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
+ADAM = {"eps": 1e-8, "weight_decay": 0.1}
 GIB = 2**30
 
 
@@ -67,7 +67,7 @@ class Training:
         elif args.compile:
             for block in self.model.blocks:
                 block.compile()
-        self.optimizer = modes.optimizer_of(mode, self.model, lr=args.lr, **ADAM)
+        self.optimizer = modes.optimizer_of(mode, self.model, lr=args.lr, betas=betas(args), **ADAM)
         self.windows, self.losses = text.steps(), []  # in nats, on the device
 
     def warm_up(self):
@@ -96,6 +96,10 @@ class Training:
         """The mean cross entropy of the next byte, in nats."""
         logits = self.model(tokens).float().view(-1, VOCABULARY)
         return F.cross_entropy(logits, targets.flatten())
+
+
+def betas(args) -> tuple[float, float]:
+    return 0.9, args.beta2
 
 
 def averaged(losses, args) -> torch.Tensor:
@@ -169,6 +173,7 @@ def facts(args, text) -> dict:
         "warmup": learning_schedule.WARMUP,
         "last_rate": learning_schedule.LAST_RATE,
         "clipped_at": CLIPPED_AT,
+        "betas": betas(args),
         **ADAM,
         **text.facts,
         "device": torch.cuda.get_device_name() if args.device == "cuda" else platform.machine(),

@@ -34,6 +34,7 @@ def options(description: str = __doc__) -> argparse.Namespace:
     add("--seq", type=int, help="bytes in a window; default: 1024" + small)
     add("--batch", type=int, help="windows a step, among all ranks; default: 8" + timed.format(64))
     add("--lr", type=float, default=6e-4, help="the highest learning rate; default: 6e-4")
+    add("--beta2", type=float, default=0.95, help="AdamW's; default: 0.95")
     add("--seed", type=int, default=0, help="of the first weights and of the windows' order")
     add("--every", type=int, help="steps between evaluations; default: 100" + small)
     add("--held-out", type=int, default=16, help="batches of held-out windows; default: 16")

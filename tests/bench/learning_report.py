@@ -123,7 +123,8 @@ def page(rows, command) -> str:
     """The whole page. `command`: that which makes it."""
     row = rows[0]
     is_timed = row["minutes"] is not None
-    quantized = max(one["quantized_parameters"] for one in rows)
+    linear = [one for one in rows if "+h" not in one["mode"]] or rows
+    quantized = max(one["quantized_parameters"] for one in linear)
     how = "each block compiled" if row["compile"] else "eager"
     cuda = f", CUDA {row['cuda']}" if row["cuda"] else ""
     commands = "\n".join(dict.fromkeys([*(one["command"] for one in rows), command]))

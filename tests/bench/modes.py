@@ -55,8 +55,8 @@ class Mode:
         return PRODUCTS[self.weights.partition(":")[0]]
 
     def convert(self, model: nn.Module):
-        """The linear layers of its blocks, if the format is narrowcast's. With +v all of it becomes
-        bfloat16, because FSDP2 wants one dtype in a group.
+        """The linear layers of its blocks, if the format is narrowcast's; with +h embedding and
+        head too. With +v all of it becomes bfloat16, because FSDP2 wants one dtype in a group.
         """
         if self.format is None:
             return

@@ -8,7 +8,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 import narrowcast as nc
 from internals import kept_input_bytes
@@ -144,8 +148,14 @@ def test_autocast_converts_what_torchs_does(dtype, matmul, device):
 
 @pytest.mark.parametrize("name", SCALED)
 def test_selective_checkpointing_of_products(name, device):
-    kept = [torch.ops.narrowcast.scaled_forward.default]
-    contexts = partial(create_selective_checkpoint_contexts, kept)
+    kept, seen = torch.ops.narrowcast.scaled_forward.default, set()
+
+    def policy(context, operator, *args, **kwargs):
+        seen.add(operator)
+        keeps = operator is kept
+        return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
+
+    contexts = partial(create_selective_checkpoint_contexts, policy)
 
     def run(call):
         torch.manual_seed(0)
@@ -163,6 +173,23 @@ def test_selective_checkpointing_of_products(name, device):
     plain = run(lambda model, x: checkpoint(model, x, use_reentrant=False))
     selective = run(lambda model, x: checkpoint(model, x, use_reentrant=False, context_fn=contexts))
     assert all(same(one, other) for one, other in zip(plain, selective, strict=True))
+    assert kept in seen
+
+
+def test_a_graphs_product_finds_its_weight(device):
+    layer, x = layer_of("mxfp8_e4m3").to(device), inputs(device)
+    with torch.no_grad():
+        expected = layer(x) - layer.bias
+    weight = layer.weight._store.bytes  # alive, as a key is found by it alone
+    input = torch.ops.narrowcast.cast(x, nc.format("mxfp8_e4m3").matmul.input, True, False)
+    run = partial(torch.ops.narrowcast.scaled_forward, input)
+    rest = [weight.rows, weight.columns], "mxfp8_e4m3", x.dtype
+    key = layer.weight._view.graph_key
+    torch.testing.assert_close(run(key, *rest), expected, rtol=1e-5, atol=1e-5)
+    with pytest.raises(TypeError, match="has got a copy of that"):
+        run(key.clone(), *rest)
+    with pytest.raises(TypeError, match="in nvfp4, and has got one in mxfp8_e4m3"):
+        run(key, rest[0], "nvfp4", x.dtype)
 
 
 @pytest.mark.parametrize("matmul", ["dequantized", "scaled"])

@@ -79,6 +79,7 @@ def test_steps_that_alternate(tmp_path):
         ("bf16,nc:nvfp4+e,nc:nvfp4", "", ["bf16", "bf16+e", "nc:nvfp4+e", "nc:nvfp4"]),
         ("", "mxfp4,nvfp4+e", ["bf16+e", "nc:mxfp4+e", "nc:nvfp4+e"]),
         ("bf16", "all", ["bf16", *(f"nc:{name}" for name in nc.formats())]),
+        ("nc:nvfp4+h+v+s", None, ["bf16", "nc:nvfp4+s+v+h"]),
     ],
 )
 def test_selection(programs, modes, formats, chosen):
@@ -277,6 +278,7 @@ LEARN = "learning_options"
         ("train_step", "fp16", "'fp16' is not a mode"),
         (LEARN, "scaled:mxfp4", "scaled:mxfp4: mxfp4 names no formats for scaled products"),
         (LEARN, "bf16+s+m", "'bf16+s+m': a suffix stands once, and one alone of +b and +r, and of"),
+        (LEARN, "bf16+h", "bf16+h: +v and +h are for quantized weights"),
         (LEARN, "bf16+t", "bf16+t: torch's AdamW updates float32 parameters, which FSDP2 gathers"),
         (LEARN, "bf16+r", "bf16+r: one rank sends no gradients; see --ranks"),
         (LEARN, "nc:nvfp4+e", "nc:nvfp4+e: a mode is bf16, nc:FORMAT or scaled:FORMAT here"),

@@ -34,7 +34,7 @@ file of this package or of bindings/matmul/ and a function there.
       v                          while torch traces
     layer.cpp
       |-- matmul="dequantized"   operators.py: weight_value -> narrowcast::dequantize, aten::mm
-      '-- matmul="scaled"        narrowcast::cast, narrowcast::scaled_mm
+      '-- matmul="scaled"        narrowcast::cast, narrowcast::scaled_forward
     backward                     narrowcast::dequantize (with the gradient among its operands, so
                                  that no graph decodes before the backward's gather), aten::mm; or
                                  narrowcast::scaled_backward

@@ -1,6 +1,6 @@
-"""What torch is told of the operators dequantize, cast, scaled_mm, scaled_forward and scaled_backward
-besides their kernels (bindings/matmul/): the shapes of their results, and the operations that they
-count as.
+"""What torch is told of the operators dequantize, cast, scaled_mm, scaled_forward and
+scaled_backward besides their kernels (bindings/matmul/): the shapes of their results, and the
+operations that they count as.
 """
 
 import functools
