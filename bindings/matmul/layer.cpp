@@ -79,9 +79,7 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
   const at::Tensor operand = traced ? input : in_memory(input, weight);
   const at::Tensor rows = padded(as_rows(operand), multiple).contiguous();
   if (!traced && !options.share) forget_input();
-  const Operand read =
-      operand_of(*buffers, usage_of_weight(weight, *buffers, /*backward=*/false), false);
-  const int32_t kind = recipe.kind(NC_PRODUCT_FORWARD);
+  const int usage = usage_of_weight(weight, *buffers, /*backward=*/false);
   const at::ScalarType dtype = input.scalar_type();
   const at::Tensor& source = options.source == nullptr ? input : *options.source;
   const Activation made =
@@ -90,7 +88,8 @@ LayerOutput scaled_forward(const at::Tensor& input, const at::Tensor& weight,
                       : cast_activation(rows, recipe.input, usages);
   const at::Tensor product =
       traced ? product_in_graph(made.operand(0), *buffers, key_of_weight(weight), dtype)
-             : scaled_mm(made.operand(0), read, kind, /*fast=*/true, dtype);
+             : scaled_mm(made.operand(0), operand_of(*buffers, usage, /*over_rows=*/false),
+                         recipe.kind(NC_PRODUCT_FORWARD), /*fast=*/true, dtype);
   LayerOutput output{unpadded(product, input, multiple), {}};
   if (options.keep) output.saved = stored_tensors(made.operand(1));
   // A mode that looks at operators may keep the product, as selective checkpointing does.
