@@ -29,12 +29,26 @@ __device__ __forceinline__ Four<Type> load_four(const Place& place, const Type* 
   return four;
 }
 
+template <class Type>
+__device__ __forceinline__ void store_at_once(Type* target, const Four<Type>& four) {
+  struct Words {
+    uint32_t word[sizeof(four) / sizeof(uint32_t)];
+  };
+  const auto words = __builtin_bit_cast(Words, four);
+  if constexpr (sizeof(four) == 16) {
+    store_16_bytes(target, words.word);
+  } else {
+    static_assert(sizeof(four) == 8);
+    store_8_bytes(target, words.word);
+  }
+}
+
 template <class Type, class Place>
 __device__ __forceinline__ void store_four(const Place& place, Type* base, int row,
                                            const Four<Type>& four) {
   Type* target = in_global_memory(base) + place.offset() + row * place.matrix.columns;
   if constexpr (Place::kFull) {
-    *reinterpret_cast<Four<Type>*>(target) = four;
+    store_at_once(target, four);
   } else if (place.has_words) {
     if (place.owns(row, 0)) *reinterpret_cast<Four<Type>*>(target) = four;
   } else {
