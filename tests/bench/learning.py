@@ -77,8 +77,10 @@ class Training:
         self.optimizer.zero_grad()
 
     def step(self, share: float):
+        timed = self.args.minutes is not None
+        warm = len(self.losses) / learning_schedule.WARMUP_STEPS if timed else None
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_schedule.learning_rate(share, self.args.lr)
+            group["lr"] = learning_schedule.learning_rate(share, self.args.lr, warm)
         loss = self._loss(*next(self.windows))
         loss.backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), CLIPPED_AT)
@@ -170,7 +172,7 @@ def facts(args, text) -> dict:
         "ranks": args.world,
         "gradient_format": args.gradient_format,
         "held_out_windows": args.held_out * args.batch,
-        "warmup": learning_schedule.WARMUP,
+        "warmup": learning_schedule.WARMUP if args.steps else learning_schedule.WARMUP_STEPS,
         "last_rate": learning_schedule.LAST_RATE,
         "clipped_at": CLIPPED_AT,
         "betas": betas(args),

@@ -128,6 +128,9 @@ def page(rows, command) -> str:
     how = "each block compiled" if row["compile"] else "eager"
     cuda = f", CUDA {row['cuda']}" if row["cuda"] else ""
     commands = "\n".join(dict.fromkeys([*(one["command"] for one in rows), command]))
+    warmup = f"{row['warmup']:g} steps"
+    if row["warmup"] < 1:
+        warmup = f"{row['warmup']:.0%} of the {'time' if is_timed else 'steps'}"
     each = f"{row['minutes']:g} minutes" if is_timed else f"{row['steps']:,} steps"
     ranks = f"{row['ranks']} × " if row["ranks"] > 1 else ""
     return f"""\
@@ -167,8 +170,8 @@ activations, float32 masters |
 | a step | {row["batch"]} windows of {row["seq"]:,} bytes |
 | AdamW | betas {row["betas"][0]}, {row["betas"][1]}; eps {row["eps"]:g}; weight decay \
 {row["weight_decay"]:g}; gradients clipped at a norm of {row["clipped_at"]:g} |
-| learning rate | up to {row["lr"]:g} in the first {row["warmup"]:.0%} of \
-the {"time" if is_timed else "steps"}, then a cosine down to {row["lr"] * row["last_rate"]:g} |
+| learning rate | up to {row["lr"]:g} in the first {warmup}, then a cosine down to \
+{row["lr"] * row["last_rate"]:g} |
 | seed | {", ".join(str(seed) for seed in sorted({one["seed"] for one in rows}))} |
 | text | {TEXTS[row["text"]]}, of Python {row["python"]}: {row["training_bytes"]:,} bytes to train \
 on, {row["held_out_bytes"]:,} of other files held out; SHA-256 of both `{row["text_sha256"]}` |

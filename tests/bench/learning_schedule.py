@@ -8,19 +8,22 @@ import torch.distributed as dist
 
 import processes
 
-WARMUP = 0.05  # of the whole run
+WARMUP = 0.05  # of a run of steps
+WARMUP_STEPS = 100  # of a timed run: the same in every mode, however long its steps take
 FIRST_RATE = 0.01  # of the highest learning rate, at least: a rate of 0 would teach nothing
 LAST_RATE = 0.1  # of it: where the cosine ends
 AGREED_EVERY = 4  # steps of a timed run
 EVALUATIONS = 20  # of a timed run
 
 
-def learning_rate(done: float, highest: float) -> float:
-    """A linear warm-up, then half a cosine. `done`: the share of the run that is behind."""
-    if done < WARMUP:
-        return highest * max(FIRST_RATE, done / WARMUP)
-    turn = math.pi * min(1.0, (done - WARMUP) / (1 - WARMUP))
-    return highest * (LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(turn)) / 2)
+def learning_rate(done: float, highest: float, warm: float | None = None) -> float:
+    """A linear warm-up, then half a cosine. `done`: the share of the run that is behind; `warm`:
+    that of the warm-up, if it is not WARMUP of the run.
+    """
+    warm = done / WARMUP if warm is None else warm
+    turn = math.pi * min(1.0, max(0.0, done - WARMUP) / (1 - WARMUP))
+    cosine = LAST_RATE + (1 - LAST_RATE) * (1 + math.cos(turn)) / 2
+    return highest * max(FIRST_RATE, min(1.0, warm)) * cosine
 
 
 class Clock:
