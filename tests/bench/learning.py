@@ -19,9 +19,10 @@ Several ranks share each step's windows, under FSDP2 with bf16 products, and gra
 in float32; with +b in bfloat16, with +r in the format of --gradient-format.
 
 With --minutes each mode trains for the same time, without that of compiling and evaluating, and the
-learning rate follows the share of it that is over. What users run stands beside what narrowcast has
-in its place: bf16 mixed precision with torch's AdamW, and few bits everywhere. The model is larger,
-always under FSDP2, compiled, and reads all Python sources of the machine.
+learning rate follows the share of it that is over, after a warm-up of 100 steps. What users run
+stands beside what narrowcast has in its place: bf16 mixed precision with torch's AdamW, and few
+bits everywhere. The model is larger, always under FSDP2, compiled, and reads all Python sources of
+the machine.
 """
 
 import gc
@@ -77,8 +78,8 @@ class Training:
         self.optimizer.zero_grad()
 
     def step(self, share: float):
-        timed = self.args.minutes is not None
-        warm = len(self.losses) / learning_schedule.WARMUP_STEPS if timed else None
+        steps = len(self.losses)
+        warm = steps / learning_schedule.WARMUP_STEPS if self.args.minutes else None
         for group in self.optimizer.param_groups:
             group["lr"] = learning_schedule.learning_rate(share, self.args.lr, warm)
         loss = self._loss(*next(self.windows))
@@ -172,7 +173,7 @@ def facts(args, text) -> dict:
         "ranks": args.world,
         "gradient_format": args.gradient_format,
         "held_out_windows": args.held_out * args.batch,
-        "warmup": learning_schedule.WARMUP if args.steps else learning_schedule.WARMUP_STEPS,
+        "warmup": learning_schedule.WARMUP_STEPS if args.minutes else learning_schedule.WARMUP,
         "last_rate": learning_schedule.LAST_RATE,
         "clipped_at": CLIPPED_AT,
         "betas": betas(args),
