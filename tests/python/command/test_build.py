@@ -8,10 +8,9 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-import building
 import narrowcast as nc
 import ranks
-from building import NAME, QUICK, SHOW, SPEC, run, write
+from building import QUICK, SHOW, SPEC, run, write
 from models import assert_same, train
 from narrowcast.__main__ import main
 
@@ -35,38 +34,43 @@ print((products.input, products.gradient), bool(layer.weight.grad.isfinite().all
 
 
 @pytest.mark.slow
-def test_build_rebuild_and_load(spec, tmp_path, capsys):
+def test_build_rebuild_and_load(tmp_path, capsys):
+    """Of a keyword of C++; and of a name that a build target could have, beside its format. The
+    generator's own tests go through many more names.
+    """
+    spec = write(tmp_path, SPEC | {"format": "int"})
     plugins = tmp_path / "my plugins (more), 100%"
     command = ["build", str(spec), "-o", str(plugins), *QUICK]
     assert main(command) == 0
     printed = capsys.readouterr().out
-    assert f"{NAME}: generated" in printed
+    assert "int: generated" in printed
     assert "compiling for the CPU (baseline)\n" in printed
-    assert f"s  {NAME} for baseline" in printed
-    assert f"{NAME}: golden bytes as defined, on baseline" in printed
+    assert "s  int for baseline" in printed
+    assert "int: golden bytes as defined, on baseline" in printed
     assert f"NARROWCAST_PLUGINS={plugins}" in printed
-    page = (plugins / "generated" / NAME / "page.md").read_text()
-    assert f"Made from {NAME}.toml; edit that and run `narrowcast build`." in page
+    page = (plugins / "generated/int/page.md").read_text()
+    assert "Made from int.toml; edit that and run `narrowcast build`." in page
 
-    loaded = run(sys.executable, "-c", SHOW, NAME, NARROWCAST_PLUGINS=str(plugins))
-    assert loaded.stdout == f"[[122]] {plugins / NAME}.so\n", loaded.stderr
-    trained = run(sys.executable, "-c", TRAIN, NAME, NARROWCAST_PLUGINS=str(plugins))
-    assert trained.stdout == "('self', 'mxfp8_e5m2') True\n".replace("self", NAME), trained.stderr
+    loaded = run(sys.executable, "-c", SHOW, "int", NARROWCAST_PLUGINS=str(plugins))
+    assert loaded.stdout == f"[[122]] {plugins}/int.so\n", loaded.stderr
+    trained = run(sys.executable, "-c", TRAIN, "int", NARROWCAST_PLUGINS=str(plugins))
+    assert trained.stdout == "('int', 'mxfp8_e5m2') True\n", trained.stderr
 
-    made = (plugins / f"{NAME}.so").stat().st_mtime_ns
+    made = (plugins / "int.so").stat().st_mtime_ns
     assert main(command) == 0
     assert "for baseline" not in capsys.readouterr().out, "an unchanged format is compiled again"
-    assert (plugins / f"{NAME}.so").stat().st_mtime_ns == made
+    assert (plugins / "int.so").stat().st_mtime_ns == made
 
-    # Another format into the same folder leaves the first, though it is named as a macro of C++; a
-    # changed spec gives new bytes.
-    other = write(tmp_path, SPEC | {"format": "errno"})
-    write(tmp_path, SPEC | {"quantize": {"scale": "even"}})
+    # Another format into the same folder, of which shards are cut where whole weights are not,
+    # leaves the first; a changed spec gives new bytes.
+    other = write(tmp_path, SPEC | FINE_SHARDS | {"format": "int_options"})
+    write(tmp_path, SPEC | {"format": "int", "quantize": {"scale": "even"}})
     assert main(["build", str(other), str(spec), "-o", str(plugins), *QUICK]) == 0
-    assert "errno: golden bytes as defined" in capsys.readouterr().out
-    for name, scale in ((NAME, 123), ("errno", 122)):
+    assert "int_options: golden bytes as defined" in capsys.readouterr().out
+    for name, scale in (("int", [[123]]), ("int_options", [[128]] * 4)):
         loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(plugins))
-        assert loaded.stdout == f"[[{scale}]] {plugins / name}.so\n", loaded.stderr
+        assert loaded.stdout == f"{scale} {plugins / name}.so\n", loaded.stderr
+    ranks.run_alone(2, "cpu", shards_are_cut_finely, str(plugins), "int_options")
 
 
 def test_check(spec, tmp_path, capsys):
@@ -87,23 +91,6 @@ def test_check(spec, tmp_path, capsys):
 
 def test_shipped_specs_have_no_errors():
     assert main(["check", *map(str, sorted((ROOT / "spec").glob("*.toml")))]) == 0
-
-
-def test_any_name(tmp_path, capsys):
-    """A keyword of C++; and a name that a build target could have, beside its format. The
-    generator's own tests go through many more. The second format is one whose shards are cut where
-    whole weights are not.
-    """
-    scales = {"int": [[122]], "int_options": [[128]] * 4}
-    every = (SPEC | {"format": "int"}, SPEC | FINE_SHARDS | {"format": "int_options"})
-    specs = [str(write(tmp_path, spec)) for spec in every]
-    assert main(["build", *specs, "-o", str(tmp_path / "out"), *QUICK]) == 0
-    printed = capsys.readouterr().out
-    for name, scale in scales.items():
-        assert f"{name}: golden bytes as defined" in printed
-        loaded = run(sys.executable, "-c", SHOW, name, NARROWCAST_PLUGINS=str(tmp_path / "out"))
-        assert loaded.stdout == f"{scale} {tmp_path}/out/{name}.so\n", loaded.stderr
-    ranks.run_alone(2, "cpu", shards_are_cut_finely, str(tmp_path / "out"), "int_options")
 
 
 def shards_are_cut_finely(mesh, plugins, name):
@@ -151,16 +138,3 @@ def test_diff(capsys):
     assert main(["diff", first, first]) == 0
     assert "* 0 of" in capsys.readouterr().out
     assert main(["diff", first, "nothing_like_it"]) == 1
-
-
-@pytest.mark.slow
-def test_from_an_installed_package(spec, tmp_path):
-    """What an installation has is enough: no file of the source tree is used."""
-    site = building.install(tmp_path / "site")
-    command = ("-m", "narrowcast", "build", spec, "-o", tmp_path / "out", *QUICK)
-    answer = run(sys.executable, *command, PYTHONPATH=str(site))
-    assert answer.returncode == 0, answer.stderr
-    assert "golden bytes as defined" in answer.stdout
-    depends = (tmp_path / "out/build/compile_commands.json").read_text()
-    assert str(site / "narrowcast/source") in depends
-    assert f"{ROOT}/" not in depends

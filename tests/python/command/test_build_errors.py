@@ -7,6 +7,7 @@ from narrowcast.__main__ import main
 from narrowcast.command import build
 
 pytestmark = pytest.mark.usefixtures("generator")
+TESTED_FORMATS = ["mxfp8_e4m3", "nvfp4"]
 
 
 def error_of(capsys, *arguments):

@@ -112,10 +112,3 @@ def test_errors(capsys):
             main(arguments)
         assert exit_.value.code == 2
     assert "'300' is not ROWSxCOLUMNS" in capsys.readouterr().err
-
-
-def test_as_a_module():
-    command = [sys.executable, "-m", "narrowcast", "list"]
-    answer = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert answer.returncode == 0, answer.stderr
-    assert "mxfp8_e4m3" in answer.stdout

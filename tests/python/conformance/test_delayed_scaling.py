@@ -112,14 +112,12 @@ def test_special_values(name, device):
 
 @FORMAT_NAMES
 @ON_DEVICES
-@pytest.mark.parametrize("steps", [1, 2, 1024, 1025])
-def test_the_window(name, device, steps):
+def test_the_window(name, device):
     """The first amax is the largest; it is forgotten after 1024."""
     casts = Casts(name, matrix(9), device)
     x = matrix(1)
-    for _ in range(steps):
+    for _ in range(1026):
         casts.step(x)
-    casts.step(x)
 
 
 @FORMAT_NAMES

@@ -10,7 +10,7 @@ from torch import nn
 import narrowcast as nc
 import reference
 import values
-from conformance import DEVICES, FORMATS, ROOT, assert_updated
+from conformance import COLUMNS, DEVICES, FORMATS, ROOT, assert_updated
 from narrowcast import registry
 from weights import value_of
 
@@ -22,7 +22,7 @@ STATES = {
 ON_DEVICES = pytest.mark.parametrize("device", DEVICES)
 ON_STATES = pytest.mark.parametrize("state", STATES)
 # Whole blocks; a short last one; blocks of the weight's cut, too; and rows shorter than a block.
-SHAPES = [(128, 256), (32, 320), (68, 1412), (36, 52)]
+SHAPES = [(128, 256), (32, 320), (68, COLUMNS), (36, 52)]
 HYPER = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
 

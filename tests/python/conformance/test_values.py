@@ -8,12 +8,12 @@ from torch import nn
 import narrowcast as nc
 import reference
 import values
-from conformance import DEVICES, FORMATS, assert_updated
+from conformance import COLUMNS, DEVICES, FORMATS, assert_updated
 from weights import value_of
 
 STATES = [torch.float32, torch.bfloat16, *nc.state_formats()]
 # The second divides blocks, the third has an odd number of columns.
-SHAPES = [(128, 256), (68, 1412), (36, 52)]
+SHAPES = [(128, 256), (68, COLUMNS), (36, 52)]
 HYPER = {"lr": 1e-2, "betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
 

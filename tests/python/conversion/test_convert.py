@@ -8,8 +8,10 @@ from torch.distributed.fsdp import fully_shard
 import narrowcast as nc
 import ranks
 from internals import config_of, tensors_of
-from models import DEVICES, assert_quantized, local_values, same
+from models import DEVICES, GATHERS, STORAGES, assert_quantized, local_values, same
 from narrowcast.tensor import dtensors
+
+TESTED_FORMATS = GATHERS
 
 
 def mlp():
@@ -19,20 +21,21 @@ def mlp():
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
-def test_weights_of_linear_layers(format, device, dtype):
+@pytest.mark.parametrize("name", STORAGES)
+def test_weights_of_linear_layers(name, device, dtype):
     model = mlp().to(device, dtype)
     before = [p.detach().clone() for p in model.parameters()]
-    assert nc.convert(model, format) is model
-    for (name, p), old in zip(model.named_parameters(), before, strict=True):
+    assert nc.convert(model, name) is model
+    for (which, p), old in zip(model.named_parameters(), before, strict=True):
         assert isinstance(p, nn.Parameter)
         assert p.requires_grad
         assert (p.shape, p.dtype, p.device) == (old.shape, dtype, old.device)
-        if name in ("1.weight", "3.weight"):
+        if which in ("1.weight", "3.weight"):
             assert isinstance(p, nc.MasterWeight)
-            assert_quantized(p.detach(), old, name)
+            assert_quantized(p.detach(), old, which)
             assert p.value.dtype == torch.float32
             assert torch.equal(p.value, old.float())
-            assert config_of(p).name == name
+            assert config_of(p).name == which
         else:
             assert not isinstance(p, nc.MasterWeight)
             assert torch.equal(p, old)
@@ -151,6 +154,7 @@ def test_meta_device(format):
         model = mlp()
     nc.convert(model, format)
     assert all(t.is_meta for t in tensors_of(model[1].weight))
+    assert model[1](torch.empty(8, 64, device="meta")).is_meta
     model.to_empty(device="cpu")
     assert isinstance(model[1].weight, nc.MasterWeight)
     torch.manual_seed(1)

@@ -47,28 +47,29 @@ REPLACED = {
 }
 
 
-def run(code, *arguments):
-    command = [sys.executable, "-W", "ignore", "-c", LOOK + code, *arguments]
-    answer = subprocess.run(command, capture_output=True, text=True)
-    assert answer.returncode == 0, answer.stderr
-    return set(answer.stdout.split())
-
-
 CONVERT = "nc.convert(torch.nn.Linear(64, 64), 'mxfp8_e4m3')"
 
 
+def run(code, *arguments):
+    """The words of each line that is printed."""
+    command = [sys.executable, "-W", "ignore", "-c", LOOK + code, *map(str, arguments)]
+    answer = subprocess.run(command, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stderr
+    return [set(line.split()) for line in answer.stdout.splitlines()]
+
+
 def test_convert_replaces_functions_once():
-    assert run(f"{CONVERT}\nprint(*changed(before))") == REPLACED
-    assert run(f"{CONVERT}\nfirst = look()\n{CONVERT}\nprint(*changed(first))") == set()
+    code = f"{CONVERT}\nprint(*changed(before))\nfirst = look()\n{CONVERT}\nprint(*changed(first))"
+    assert run(code) == [REPLACED, set()]
 
 
 def test_a_quantized_parameter_that_is_unpickled(tmp_path):
     weight = nc.convert(nn.Linear(64, 64), "mxfp8_e4m3").weight
-    for name, one in (("parameter", weight), ("tensor", weight.detach())):
-        torch.save(one, tmp_path / name)
-        code = "torch.load(sys.argv[1]); print(*changed(before))"
-        expected = REPLACED if name == "parameter" else set()
-        assert run(code, str(tmp_path / name)) == expected
+    paths = tmp_path / "tensor", tmp_path / "parameter"
+    for path, one in zip(paths, (weight.detach(), weight), strict=True):
+        torch.save(one, path)
+    code = "for path in sys.argv[1:]: torch.load(path); print(*changed(before))"
+    assert run(code, *paths) == [set(), REPLACED]
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, pickled])

@@ -1,5 +1,5 @@
 """docs/writing-an-optimizer.md is true: a reader's steps, taken from the page itself, with an
-installed package, and what it says of errors.
+installed package, of which alone the build reads, and what it says of errors.
 """
 
 import pytest
@@ -36,6 +36,9 @@ def test_page(tmp_path, monkeypatch):
     run = page_reader.reader(tmp_path / "programs", monkeypatch, narrowcast=narrowcast)
     page = (DOCS / "writing-an-optimizer.md").read_text(encoding="utf-8")
     assert page_reader.follow(page, folder, run) == 2
+    depends = (folder / "rules/build/rule_adamax/compile_commands.json").read_text()
+    assert str(site / "narrowcast/source") in depends
+    assert f"{building.ROOT}/" not in depends
     (folder / "another.py").write_text(ANOTHER)
     error, package = run("python another.py", folder).splitlines()
     assert "weights in the format nvfp4 cannot be updated by the rule adamax" in error

@@ -13,9 +13,10 @@ import flats
 import narrowcast as nc
 import ranks
 from internals import buffers_of, store_of
-from models import same
+from models import GATHERS, same
 from narrowcast import flat
 
+TESTED_FORMATS = GATHERS
 ROWS, COLUMNS = 64, 128
 
 

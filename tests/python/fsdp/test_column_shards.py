@@ -11,6 +11,7 @@ from torch.distributed.tensor import Shard
 
 import narrowcast as nc
 import ranks
+from disagreements import assert_named
 from models import BUFFERS, SHARDINGS, assert_same, build, build_plain, loss_of, same, shard, train
 from weights import quantized
 
@@ -94,15 +95,11 @@ def refused(mesh, format, shape, dim, after):
 def test_columns_that_a_format_cannot_cut(after):
     format = max(nc.formats(), key=lambda name: nc.format(name).column_step)
     step = nc.format(format).column_step
-    for kind, message in ranks.errors(2, "cpu", refused, format, (step, step), 1, after):
-        assert kind == "ValueError"
-        for words in ("weight", format, f"multiple of {step}", f"{2 * step} columns"):
-            assert words in message
-    shape = 2, nc.format(format).row_step, step
-    for kind, message in ranks.errors(2, "cpu", refused, format, shape, 1, after):
-        assert kind == "ValueError"
-        assert f"{-(-shape[1] // 2)} rows" in message
-        assert f"Use {2 * shape[1]} rows" in message
-    for kind, message in ranks.errors(2, "cpu", refused, format, (1, 2, step, step), 1, after):
-        assert kind == "NotImplementedError"
-        assert "not along dimension 1" in message
+    rows = nc.format(format).row_step
+    columns = "weight", format, f"multiple of {step}", f"{2 * step} columns"
+    for shape, kind, words in (
+        ((step, step), "ValueError", columns),
+        ((2, rows, step), "ValueError", (f"{-(-rows // 2)} rows", f"Use {2 * rows} rows")),
+        ((1, 2, step, step), "NotImplementedError", ("not along dimension 1",)),
+    ):
+        assert_named(ranks.errors(2, "cpu", refused, format, shape, 1, after), *words, kind=kind)

@@ -9,19 +9,11 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
+from disagreements import assert_named
 from models import GATHERS
 from weights import quantized
 
 TESTED_FORMATS = GATHERS
-
-
-def assert_refused(answers, kind, *words):
-    """Every rank raised the same error, and its message has all the words."""
-    assert None not in answers
-    assert len(set(answers)) == 1, answers
-    assert answers[0][0] == kind, answers[0]
-    for word in words:
-        assert word in answers[0][1], (word, answers[0][1])
 
 
 def wrap(mesh, format, rows, after):
@@ -45,7 +37,7 @@ def test_rows_between_row_steps(format, after):
     rows = 3 * step
     answers = ranks.errors(2, "cpu", wrap, format, rows, after)
     words = ("1.weight", f"{rows}x256", "2 shards", f"multiples of {step} rows", "filter")
-    assert_refused(answers, "ValueError", *words, f"Use {4 * step} rows")
+    assert_named(answers, *words, f"Use {4 * step} rows", kind="ValueError")
 
 
 USES = {
@@ -72,7 +64,7 @@ def use_freed(mesh, format, use):
 def test_freed_bytes(format, device, world, use):
     answers = ranks.errors(world, device, use_freed, format, use)
     words = ("reshard()",) if use == "write" else ("freed", "unshard()")
-    assert_refused(answers, "ValueError", "0.weight", *words)
+    assert_named(answers, "0.weight", *words, kind="ValueError")
 
 
 def read_stale(mesh, format):
@@ -90,6 +82,6 @@ def read_stale(mesh, format):
 def test_reading_a_stale_shard(format):
     if nc.format(format).tensor_amax:
         answers = ranks.errors(2, "cpu", read_stale, format)
-        assert_refused(answers, "ValueError", "0.weight", "next gather", "optimizer step")
+        assert_named(answers, "0.weight", "next gather", "optimizer step", kind="ValueError")
     else:
         ranks.run(2, "cpu", read_stale, format)

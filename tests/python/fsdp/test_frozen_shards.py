@@ -30,6 +30,7 @@ def test_bytes_of_another_scale(mesh, spanning):
     local = model[0].weight.to_local()
     own = nc.quantize((1 + mesh.get_rank()) * torch.randn(local.shape), spanning)
     before = bytes_of(local).buffer(0).clone()
+    assert (local.columnwise_data is None) == nc.format(spanning).columnwise_derived
     with torch.no_grad(), pytest.raises(NotImplementedError, match="a scale spans the whole"):
         local.copy_(own.to(local.device))
     assert torch.equal(bytes_of(local).buffer(0), before)

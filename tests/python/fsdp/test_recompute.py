@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 import ranks
+from disagreements import assert_named
 from models import FEW, batch, build, loss_of, same, shard
 
 TESTED_FORMATS = FEW
@@ -72,12 +73,7 @@ def assert_names_the_option_if_needed(format, *task):
         ranks.run(2, "cpu", *task)
         return
     answers = ranks.errors(2, "cpu", *task)
-    assert None not in answers
-    assert len(set(answers)) == 1
-    kind, message = answers[0]
-    assert kind == "ValueError"
-    assert "recompute=True" in message
-    assert ".weight" in message
+    assert_named(answers, "recompute=True", ".weight", kind="ValueError")
 
 
 def keep_after_backward(mesh, format, recompute):

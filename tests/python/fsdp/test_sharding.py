@@ -38,20 +38,10 @@ def rows_for(format, world):
 
 
 def shards_of(weight, world):
-    """What fully_shard makes of a frozen weight, rank by rank: a padded copy, and a view of its
-    rows.
-    """
+    """What fully_shard makes of a frozen weight, rank by rank: a copy of its rows."""
     pieces = list(torch.chunk(weight.detach(), world))
-    pieces += [weight.detach().new_empty(0)] * (world - len(pieces))
-    size = pieces[0].shape
-    shards = []
-    for piece in pieces:
-        padded = weight.detach().new_zeros(size)
-        rows = len(piece) if piece.numel() else 0
-        if rows:
-            padded.narrow(0, 0, rows).copy_(piece)
-        shards.append(padded.narrow(0, 0, rows))
-    return shards
+    pieces += [weight.detach()[:0]] * (world - len(pieces))
+    return [piece.clone() for piece in pieces]
 
 
 def gather(shards, weight, both, backward):
@@ -179,4 +169,3 @@ def test_a_shard_owns_its_memory(format):
     theirs = {t.untyped_storage().data_ptr() for t in tensors_of(weight)}
     for shard in shards_of(weight, 2):
         assert not theirs & {t.untyped_storage().data_ptr() for t in tensors_of(shard)}
-        assert (shard.columnwise_data is None) == nc.format(format).columnwise_derived

@@ -32,11 +32,11 @@ TESTED_FORMATS = SHARDINGS
 def train_both(mesh, format, options, rounding, matmul="dequantized"):
     """The sharded model and the whole one see the same batches, so they must stay equal."""
     device = mesh.device_type
+    state_dtype = nc.state_formats()[0] if rounding == "stochastic" else torch.float32
     whole = build(format, device, matmul=matmul)
     model = shard(build(format, device, matmul=matmul), mesh, **options)
-    optimizer, whole_optimizer = (
-        nc.FusedAdam(m.parameters(), lr=1e-2, rounding=rounding, seed=5) for m in (model, whole)
-    )
+    how = {"lr": 1e-2, "rounding": rounding, "seed": 5, "state_dtype": state_dtype}
+    optimizer, whole_optimizer = (nc.FusedAdam(m.parameters(), **how) for m in (model, whole))
     with torch.no_grad():  # the first training forward may gather what this one has kept
         loss_of(model, 0, device)
     outcomes = []

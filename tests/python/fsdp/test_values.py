@@ -1,5 +1,6 @@
 """Values in bfloat16 under fully_shard: values, residuals and bytes on any number of ranks are
-those of one process, also where a cut divides blocks, and in checkpoints of other meshes.
+those of one process, also where a cut divides blocks, and in checkpoints of other meshes. Moments
+are in eight bits.
 """
 
 import pytest
@@ -92,17 +93,24 @@ def test_any_cut_is_whole(mesh, name, bits):
 
 @ranks.on(2)
 def test_columns(mesh, device):
+    """Cuts at multiples of a moment's block leave the blocks as they are; others are an error."""
     by_columns = lambda p: Shard(1) if p.dim() == 2 and p.shape[1] == 256 else None  # noqa: E731
     model, whole = (make(TESTED_FORMATS[0], device) for _ in range(2))
     shard(model, mesh, shard_placement_fn=by_columns)
     optimizers = adamw(model, whole)
     step_both(mesh, (model, whole), optimizers, 2)
     p, w = (one.blocks[0].down.weight for one in (model, whole))
-    mine, theirs = optimizers[0].state[p]["residual"], optimizers[1].state[w]["residual"]
-    assert same(mine.full_tensor(), theirs)
+    for key in ("residual", f"exp_avg_{STATE}", f"exp_avg_{STATE}_scale"):
+        assert same(optimizers[0].state[p][key].full_tensor(), optimizers[1].state[w][key]), key
     (drawn,) = adamw(model, residual_bits=0)
     with pytest.raises(NotImplementedError, match="residual_bits=8"):
         step_both(mesh, (model, whole), [drawn], 1)
+    layer = nn.Linear(192, 8, bias=False, device=device)
+    fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
+    (optimizer,) = adamw(layer)
+    layer(torch.ones(1, 192, device=device)).sum().backward()
+    with pytest.raises(NotImplementedError, match=r"96 columns, which divides blocks of 128"):
+        optimizer.step()
 
 
 @pytest.mark.parametrize("world", [1, 2])
@@ -190,12 +198,8 @@ def test_full_state_dicts(mesh, device):
     train(model, optimizer, 2, device, BF16)
     hand_over_full_state(model, optimizer, other, other_optimizer)
     for p, w in zip(model.parameters(), other.parameters(), strict=True):
-        if "residual" in optimizer.state[p]:
-            mine, theirs = (
-                its.state[one]["residual"].to_local()
-                for its, one in ((optimizer, p), (other_optimizer, w))
-            )
-            assert same(mine, theirs)
+        for key, value in optimizer.state[p].items():
+            assert same(local_of(value), local_of(other_optimizer.state[w][key])), key
     values = get_model_state_dict(model, options=FULL)
     if mesh.get_local_rank() == 0:
         assert values["head.weight"].dtype == BF16

@@ -46,16 +46,6 @@ def test_parts():
             assert torch.equal(compiled(batch(0), part), _product_of_rows(batch(0), part))
 
 
-def test_training():
-    format = FORMATS[1]
-    model, other = converted(format), converted(format)
-    for block in other[:-1]:
-        block.compile(fullgraph=True, backend="aot_eager")
-    losses = [train(one, [torch.optim.AdamW(one.parameters(), 1e-2)]) for one in (model, other)]
-    assert losses[0] == losses[1]
-    assert same(values(model), values(other))
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writes(backend):
     model = converted(FORMATS[0])

@@ -63,17 +63,6 @@ def test_weights_that_are_trained_are_their_own_masters(format):
 # ---- state dicts and copies ----
 
 
-def test_a_state_dict_is_plain(format):
-    model = _read(format)
-    state = model.state_dict()
-    assert {type(one) for one in state.values()} == {torch.Tensor}
-    assert {one.dtype for one in state.values()} == {torch.float32}
-    assert same(pickled(state), values(model))
-    with torch.no_grad():
-        state["0.up.weight"].mul_(0.5)  # over the weight's memory
-    _check(model, format)
-
-
 @pytest.mark.parametrize("source", [plain, lambda seed: converted(FORMATS[0], seed=seed)])
 @pytest.mark.parametrize("assign", [False, True])
 def test_a_load(format, source, assign):
@@ -153,18 +142,6 @@ def test_another_memory(format):
         model[0].up.weight.data = torch.ones(512, 256, dtype=torch.float64)
 
 
-def test_a_model_of_meta_weights(format):
-    with torch.device("meta"):
-        model = plain()
-    nc.convert(model, format)
-    assert model(torch.empty(8, 256, device="meta")).is_meta
-    model.to_empty(device="cpu")
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
-            module.reset_parameters()
-    _check(model, format)
-
-
 # ---- reads ----
 
 
@@ -203,21 +180,6 @@ def test_products_read_the_bytes(format, name):
     assert torch.equal(mine, expected)
     mine.sum().backward()
     assert weight.grad.shape == weight.shape
-
-
-def test_transforms_of_functions(format):
-    model = _read(format)
-    parameters = {name: one.detach() for name, one in model.named_parameters()}
-
-    def loss(parameters, x):
-        return torch.func.functional_call(model, parameters, x).square().mean()
-
-    gradients = torch.func.grad(loss)(parameters, batch(0))
-    model(batch(0)).square().mean().backward()
-    for name, parameter in model.named_parameters():
-        assert torch.allclose(gradients[name], parameter.grad, atol=1e-6)
-    rows = torch.func.vmap(model)(batch(0))
-    assert torch.allclose(rows, model(batch(0)), atol=1e-5)
 
 
 def test_stale_weights_are_cast_together(format, monkeypatch):

@@ -6,9 +6,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import narrowcast as nc
+from gradients import saved_by
 from internals import bytes_of
-from models import DEVICES, same
+from models import DEVICES, GATHERS, STORAGES, same
 from weights import quantized
+
+TESTED_FORMATS = GATHERS
 
 
 def make(format, device="cpu", bias=True, dtype=torch.float32):
@@ -19,9 +22,10 @@ def make(format, device="cpu", bias=True, dtype=torch.float32):
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("shape", [(5, 96), (2, 3, 96), (96,), (0, 96)], ids=str)
-def test_forward_and_backward(format, device, dtype, shape):
+@pytest.mark.parametrize("name", STORAGES)
+def test_forward_and_backward(name, device, dtype, shape):
     """Equal to plain products with the decoded weight of each usage."""
-    layer = make(format, device).to(dtype)
+    layer = make(name, device).to(dtype)
     x = torch.randn(shape, device=device, dtype=dtype, requires_grad=True)
     rowwise = quantized(layer.weight).dequantize(dtype).requires_grad_()
     bias = layer.bias.detach().requires_grad_()
@@ -61,9 +65,7 @@ def test_usages_are_those_of_their_pass(format):
 def test_the_input_is_saved_and_no_decoded_copy(format):
     """The weight itself is kept past hooks."""
     layer, x = make(format, bias=False), torch.randn(4, 96)
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        layer(x)
+    saved = saved_by(lambda: layer(x))
     assert [type(one) for one in saved] == [torch.Tensor] and same(saved[0], x)
 
 

@@ -12,19 +12,12 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 import narrowcast as nc
 import scaled
-from gradients import WithGradient
+from gradients import WithGradient, saved_by
 from internals import kept_input_bytes
 from models import same
 from weights import quantized
 
 TESTED_FORMATS = scaled.SCALED
-
-
-def saved_by(function):
-    saved = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-        function()
-    return [tensor for tensor in saved if type(tensor) is torch.Tensor]
 
 
 def test_the_input_is_saved_as_bytes(format):

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import narrowcast as nc
 import ranks
 import scaled
+from gradients import saved_by
 from internals import config_of
 from models import one_of_each, same
 
@@ -164,11 +165,9 @@ def test_autocast(matmul):
 
 def what_is_kept(mesh, matmul):
     """The shapes and dtypes that a layer keeps for its backward."""
-    saved = []
     with mm.parallel():
         layer, _ = layer_of("column", scaled.SCALED[0], matmul, sequence_parallel=True)
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: saved.append(t) or t, lambda t: t):
-            layer(input_of(layer, sequence=4))
+        saved = saved_by(lambda: layer(input_of(layer, sequence=4)))
     assert any(isinstance(one, nc.QuantizedTensor) for one in saved)
     plain = [one for one in saved if not isinstance(one, nc.QuantizedTensor)]
     return [(tuple(one.shape), str(one.dtype)) for one in plain]

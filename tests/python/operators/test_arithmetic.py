@@ -6,7 +6,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import narrowcast as nc
-from models import assert_quantized
+from models import GATHERS, assert_quantized
+
+TESTED_FORMATS = GATHERS
 
 
 def make(format, grad=False):

@@ -51,6 +51,7 @@ EXACT = {
     "flip": lambda q, u: q.flip(0),
     "index": lambda q, u: q[[1, 0]],
     "zeros_like": lambda q, u: torch.zeros_like(q),
+    "new_zeros": lambda q, u: q.new_zeros(u, u),
     "clone": lambda q, u: copy.deepcopy(q.clone()),
     "to": lambda q, u: q.to("cpu", torch.float32, copy=True),
     "bfloat16": lambda q, u: of_its_own_dtype(q),
@@ -69,7 +70,6 @@ EXACT = {
 # By the rules of a format (nc.format(name).rules).
 BY_RULE = {
     "cut": lambda q, u: q[u:, :u],
-    "make": lambda q, u: q.new_zeros(u, u),
     "write_part": lambda q, u: filled(q, lambda t: t[:u].copy_(torch.zeros(u, 2 * u))),
 }
 READ = {

@@ -157,18 +157,3 @@ def test_state_of_sgd_without_momentum():
     optimizer.load_state_dict(theirs.state_dict())
     train(weight, optimizer, 1)
     assert optimizer.state[weight]["step"] == 1
-
-
-def test_old_state_of_fused_adam():
-    """Whose groups called decoupled_weight_decay adamw."""
-    weight = nn.Parameter(torch.ones(4))
-    optimizer = nc.FusedAdam([weight])
-    train(weight, optimizer, 1)
-    saved = optimizer.state_dict()
-    group = saved["param_groups"][0]
-    del group["decoupled_weight_decay"], group["bias_correction"]
-    group["adamw"] = False
-    optimizer.load_state_dict(saved)
-    assert optimizer.param_groups[0]["decoupled_weight_decay"] is False
-    assert "adamw" not in optimizer.param_groups[0]
-    train(weight, optimizer, 1)

@@ -9,16 +9,15 @@ import torch
 
 import narrowcast as nc
 import ranks
-from models import GATHERS, assert_same, build_plain, loss_of, same, shard
+from models import GATHERS, assert_equal, build_plain, loss_of, same, shard
 from models import build as build_model
 from narrowcast.tensor import dtensors
 from weights import value_of
 
-KINDS = [*GATHERS, "plain", "bfloat16"]  # converted weights, and those that are not
+KINDS = [GATHERS[0], "plain", "bfloat16"]  # a converted weight, and those that are not
 TESTED_FORMATS = KINDS
 ENTRIES = ["exp_avg", "exp_avg_sq", "step"]
 NAME = "blocks.0.up.weight"
-STEPS = pytest.mark.parametrize("steps", [0, 1, 2])
 
 
 def build(format, device, mesh=None):
@@ -68,27 +67,12 @@ def assert_unchanged(before, after):
     assert all(map(same, values, values2))
 
 
-def assert_equal(one, other):
-    """Equal models and state."""
-    for (name, p), q in zip(one[0].named_parameters(), other[0].parameters(), strict=True):
-        assert same(value_of(p), value_of(q)), name
-        if isinstance(p := dtensors.local_of(p), nc.MasterWeight):
-            assert_same(p, dtensors.local_of(q), what=name)
-    states = [each[1].state_dict()["state"] for each in (one, other)]
-    for key, entries in states[0].items():
-        for entry, tensor in entries.items():
-            both = tensor, states[1][key][entry]
-            assert same(*map(dtensors.local_of, both)), (key, entry)
-
-
 def replace(mesh, format, entry, steps, device):
     """Replaced before a step in one model, copied into in the other: both go on alike."""
     models = [build(format, device, mesh) for _ in range(2)]
     for (model, optimizer, parameter), is_new in zip(models, (True, False), strict=True):
         train(model, optimizer, steps, device)
         state = optimizer.state[parameter]
-        if entry not in state:
-            return
         backward(model, device, steps)
         value = other_value(entry, dtensors.local_of(state[entry]))
         given = value if entry == "step" else dtensors.like(parameter, value)
@@ -101,10 +85,10 @@ def replace(mesh, format, entry, steps, device):
         train(model, optimizer, 2, device, steps + 1)
         if is_new:
             assert state[entry] is given
-    assert_equal(*models)
+    assert_equal(*(one[:2] for one in models))
 
 
-@STEPS
+@pytest.mark.parametrize("steps", [1, 2])
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_replaced(format, device, entry, steps):
     replace(None, format, entry, steps, device)
@@ -152,17 +136,14 @@ def refusal(model, optimizer, parameter, entry):
         return f"changed: {error}"
 
 
-@pytest.mark.parametrize("steps", [0, 1])
 @pytest.mark.parametrize("entry", ENTRIES)
-def test_what_does_not_fit(format, device, entry, steps):
-    if format in GATHERS[1:]:
-        return  # moments and counts are alike in all formats
+def test_what_does_not_fit(format, device, entry):
     found = {}
     for name, make in WRONG.items():
         model, optimizer, parameter = build(format, device)
-        train(model, optimizer, steps, device)
+        train(model, optimizer, 1, device)
         state = optimizer.state[parameter]
-        if entry not in state or (entry == "step" and name in OF_NUMBERS):
+        if entry == "step" and name in OF_NUMBERS:
             continue
         backward(model, device)
         state[entry] = make(state[entry])
@@ -171,7 +152,7 @@ def test_what_does_not_fit(format, device, entry, steps):
     assert not found, found
 
 
-@pytest.mark.parametrize("entry", ["exp_avg", "exp_avg_sq", "step"])
+@pytest.mark.parametrize("entry", ENTRIES)
 def test_what_is_missing(format, device, entry):
     model, optimizer, parameter = build(format, device)
     train(model, optimizer, 1, device)

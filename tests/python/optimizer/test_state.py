@@ -1,5 +1,5 @@
-"""FusedAdam's state and its state dicts, in one process; those that do not fit are an error before
-anything changes, but parameters that were frozen, or are, may be missing.
+"""FusedAdam's state, which may be asked for early, and its state dicts; those that do not fit are
+an error before anything changes, but parameters that were frozen, or are, may be missing.
 """
 
 import copy
@@ -8,9 +8,25 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 import narrowcast as nc
-from models import GATHERS, assert_same, build, build_plain, one_of_each, same, train
+import ranks
+from models import (
+    GATHERS,
+    assert_equal,
+    assert_quantized,
+    build,
+    build_plain,
+    local_values,
+    one_of_each,
+    same,
+    shard,
+    train,
+)
 from weights import value_of
 
 TESTED_FORMATS = GATHERS
@@ -21,18 +37,6 @@ def trained(format, seed=0, steps=2, **options):
     optimizer = nc.FusedAdam(model.parameters(), lr=1e-2, **options)
     train(model, optimizer, steps)
     return model, optimizer
-
-
-def assert_equal(one, other):
-    """Equal models and optimizers, to the bit."""
-    (model, optimizer), (model2, optimizer2) = one, other
-    for (name, p), q in zip(model.named_parameters(), model2.parameters(), strict=True):
-        state, state2 = optimizer.state[p], optimizer2.state[q]
-        assert state.keys() == state2.keys()
-        for key in state:
-            assert same(state[key], state2[key]), (name, key)
-        if isinstance(p, nc.MasterWeight):
-            assert_same(p.detach(), q.detach(), what=name)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
@@ -62,6 +66,46 @@ def test_layout(name, dtype, state_dtype):
     plain = build_plain(name, dtype=dtype)
     for p, q in zip(model.parameters(), plain.parameters(), strict=True):
         assert same(optimizer.state[p].get("master", value_of(p)), q.detach().float())
+
+
+def test_frozen_parameters_have_no_moments(format):
+    """And no gradient is no state, until a state dict is asked for; then all that is trained."""
+    model = build(format)
+    model.blocks[0].requires_grad_(False)
+    optimizer = nc.FusedAdam(model.parameters(), lr=1e-2)
+    train(model, optimizer, 1)
+    frozen = set(model.blocks[0].parameters())
+    assert set(optimizer.state) == set(model.parameters()) - frozen
+    model.blocks[0].requires_grad_(True)
+    train(model, optimizer, 1, first=1)
+    counts = {int(optimizer.state[p]["step"]) for p in frozen}
+    assert counts == {1}
+    assert {int(optimizer.state[p]["step"]) for p in set(model.parameters()) - frozen} == {2}
+    for p in model.parameters():
+        if isinstance(p, nc.MasterWeight):
+            assert_quantized(p, p.value)
+
+
+@ranks.on(2, "cpu")
+def test_asked_for_state_before_the_first_step(mesh, format):
+    """A checkpoint of the state before the first step changes nothing."""
+    found = []
+    for is_asked in (False, True):
+        model = shard(build(format), mesh)
+        options = {"lr": 1e-2, "rounding": "stochastic"}
+        optimizer = nc.FusedAdam(model.parameters(), **options)
+        if is_asked:
+            state = get_optimizer_state_dict(model, optimizer)["state"]
+            assert {float(one["step"]) for one in state.values()} == {0}
+            assert len(state) == len([*model.parameters()])
+            saved = {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+            other = nc.FusedAdam(model.parameters(), **options)
+            saved["param_groups"][0]["params"] = [name for name, _ in model.named_parameters()]
+            set_optimizer_state_dict(model, other, saved)
+            assert len(other.state) == len(state)
+        found.append((train(model, optimizer, 2), local_values(model)))
+    assert found[0][0] == found[1][0]
+    assert all(map(same, found[0][1], found[1][1]))
 
 
 @pytest.mark.parametrize("through_file", [False, True])

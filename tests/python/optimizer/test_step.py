@@ -231,21 +231,6 @@ def test_wrong_gradients_change_nothing(index, spoil, kind, words):
 # ---- what changes between steps ----
 
 
-def test_gradients_of_another_float_dtype():
-    results = []
-    for dtype in (torch.float32, torch.bfloat16):
-        layer = nc.convert(nn.Linear(64, 64, bias=False), "nvfp4")
-        nn.init.constant_(layer.weight, 0.5)
-        optimizer = nc.FusedAdam(layer.parameters())
-        gradient = torch.arange(4096.0).view(64, 64).bfloat16().to(dtype)
-        layer.weight.to(dtype)
-        layer.to(dtype)
-        layer.weight.grad = gradient
-        optimizer.step()
-        results.append(layer.weight.value.clone())
-    assert same(*results)
-
-
 def test_strided_gradients_are_read():
     results = []
     for strided in (False, True):
@@ -293,34 +278,7 @@ def test_changes_of_dtype_and_memory_keep_training():
     assert_quantized(weight, weight.value)
 
 
-# ---- automatic mixed precision: found_inf and grad_scale, and torch's GradScaler ----
-
-
-def test_found_inf_changes_nothing():
-    model = model_of()
-    optimizer = nc.FusedAdam(model.parameters())
-    give_gradients(model)
-    before = snapshot(model, optimizer)
-    optimizer.grad_scale, optimizer.found_inf = torch.tensor(2.0), torch.tensor(1.0)
-    optimizer.step()
-    assert unchanged(before, model, optimizer)
-    optimizer.found_inf = torch.tensor(0.0)
-    optimizer.step()
-    assert not unchanged(before, model, optimizer)
-
-
-def test_grad_scale_divides_gradients():
-    results = []
-    for scale in (1.0, 1024.0):
-        model = model_of()
-        optimizer = nc.FusedAdam(model.parameters())
-        give_gradients(model)
-        for p in model.parameters():
-            p.grad *= scale
-        optimizer.grad_scale, optimizer.found_inf = torch.tensor(scale), torch.tensor(0.0)
-        optimizer.step()
-        results.append(snapshot(model, optimizer))
-    assert all(same(a, b) for a, b in zip(*results, strict=True))
+# ---- automatic mixed precision: torch's GradScaler ----
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -10,6 +10,7 @@ import narrowcast as nc
 import ranks
 from cut_weights import assert_part, part_of
 from expert_models import HIDDEN, HOW, TOKENS, WIDTH, build, loss_of
+from gradients import saved_by
 from models import GATHERS, WHOLE_STATE, same
 from weights import quantized
 
@@ -50,14 +51,6 @@ def test_products_and_gradients(format, how):
     ):
         assert type(one) is torch.Tensor
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
-
-
-def saved_by(function):
-    """What autograd saves of it."""
-    found = []
-    with torch.autograd.graph.saved_tensors_hooks(lambda t: found.append(t) or t, lambda t: t):
-        function()
-    return found
 
 
 @pytest.mark.parametrize("how", HOW)

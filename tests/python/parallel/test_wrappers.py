@@ -1,6 +1,5 @@
 """Modules that wrap a whole model: DistributedDataParallel, replicate() and FSDP1."""
 
-import pytest
 import torch
 import torch.nn.functional as F
 from torch.distributed._composable import replicate
@@ -12,6 +11,7 @@ import narrowcast as nc
 import ranks
 from models import BUFFERS, STORAGES, assert_same, batch, build, build_plain, same
 from narrowcast.tensor import dtensors
+from parallel_models import message_of
 from weights import quantized, value_of
 
 EVERY = (*BUFFERS, "history")
@@ -103,12 +103,6 @@ def begin_with_frozen_bytes(mesh):
         for p, w in zip(model.parameters(), expected.parameters(), strict=True):
             names = EVERY if isinstance(w, nc.QuantizedTensor) else ()
             assert_same(p, w, [name for name in names if getattr(w, name) is not None], format)
-
-
-def message_of(error, function, *arguments, **named):
-    with pytest.raises(error) as caught:
-        function(*arguments, **named)
-    return str(caught.value)
 
 
 def refusals(mesh):

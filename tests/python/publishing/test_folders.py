@@ -1,13 +1,8 @@
-"""The folder of nc.export: two exports into one, and exports that fail, on several ranks too."""
+"""The folder of nc.export: its place, and exports that fail, on several ranks too."""
 
-import contextlib
 import errno
 import filecmp
-import functools
 import os
-import subprocess
-import sys
-from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -16,7 +11,6 @@ from torch.distributed.fsdp import fully_shard
 
 import narrowcast as nc
 import ranks
-from interrupting import interrupted_at
 from narrowcast.publishing import folder
 from narrowcast.publishing import model as models
 from published_models import FORMAT, LAYOUT, SMALL, build, export
@@ -43,110 +37,6 @@ def expected(tmp_path):
     export(1, four, file_size=SMALL)
     assert [len(list(each.glob("*.safetensors"))) for each in (one, four)] == [1, 4]
     return one, four
-
-
-# ---- two exports into one folder ----
-
-
-def interleaved(parent, first, second, seed=None):
-    """Calls first(folder), and second(folder) within it: before its first step, before the second
-    one, and so on. Yields the folders.
-    """
-    for number in range(100):
-        out = parent / str(number) / "out"
-        out.parent.mkdir(parents=True)
-        if seed is not None:
-            export(seed, out)
-        steps = iter(range(-number, 100))
-        patches = [
-            mock.patch.object(where, name, stepping(getattr(where, name), steps, second, out))
-            for where, names in STEPS.items()
-            for name in names.split()
-        ]
-        with contextlib.ExitStack() as stack:
-            for one in patches:
-                stack.enter_context(one)
-            first(out)
-        assert names_in(out.parent) == ["out"]
-        if next(steps) <= 0:
-            assert number > 5
-            return
-        yield out
-
-
-STEPS = {Path: "mkdir write_text rename lstat", folder: "save_file", folder.shutil: "rmtree"}
-
-
-def stepping(function, steps, second, out):
-    def step(*arguments, **options):
-        if next(steps) == 0:
-            second(out)
-        return function(*arguments, **options)
-
-    return step
-
-
-@pytest.mark.parametrize("seed", [None, 2])
-def test_the_last_of_two_exports_stays(seed, expected, tmp_path):
-    def first(out):
-        export(0, out, overwrite=True)
-
-    def second(out):
-        export(1, out, file_size=SMALL, overwrite=True)
-
-    folders = interleaved(tmp_path / "parent", first, second, seed)
-    kept = [[is_same(out, one) for one in expected] for out in folders]
-    assert kept[0] == [True, False]
-    assert all(one in ([True, False], [False, True]) for one in kept)
-
-
-def test_the_first_of_two_exports_stays_without_overwrite(expected, tmp_path):
-    refused = []
-
-    def attempt(seed, out):
-        try:
-            export(seed, out, file_size=SMALL if seed else 5)
-        except FileExistsError as error:
-            assert "is there already" in str(error)
-            refused.append(seed)
-
-    calls = [functools.partial(attempt, seed) for seed in (0, 1)]
-    for out in interleaved(tmp_path / "parent", *calls):
-        assert is_same(out, expected[1 - refused.pop()])
-        assert refused == []
-
-
-EXPORTING = """
-import sys
-sys.path[:0] = sys.argv[3:]
-import narrowcast as nc
-from published_models import FORMAT, LAYOUT, SMALL, build, export
-
-seed = int(sys.argv[2])
-model = build("mxfp8_e4m3", seed=seed)
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(30):
-    nc.export(model, sys.argv[1], "mxfp8", overwrite=True, file_size=5e-5 if seed else 5)
-"""
-
-
-def test_two_processes(expected, tmp_path):
-    out = tmp_path / "parent" / "out"
-    support = str(Path(ranks.__file__).parent)
-    arguments = [[sys.executable, "-c", EXPORTING, str(out), str(seed), support] for seed in (0, 1)]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    processes = [subprocess.Popen(one, **pipes) for one in arguments]
-    for one in processes:
-        assert one.stdout.readline() == "ready\n"
-    for one in processes:
-        one.stdin.write("\n")
-        one.stdin.flush()
-    for one in processes:
-        one.communicate(timeout=60)
-        assert one.returncode == 0
-    assert sum(is_same(out, one) for one in expected) == 1
-    assert names_in(out.parent) == ["out"]
 
 
 # ---- the place ----
@@ -226,24 +116,6 @@ def test_what_fails_leaves_nothing(number, error, expected, tmp_path):
             export(1, parent / name, file_size=SMALL, overwrite=True)
     assert names_in(parent) == ["out"]
     assert is_same(parent / "out", expected[0])
-
-
-def test_an_interrupt_at_any_line(expected, tmp_path):
-    """The folder is the old one or the new one."""
-    model, parent = build(FORMAT, seed=1), tmp_path / "parent"
-    for line in range(1000):
-        out = parent / str(line) / "out"
-        export(0, out)
-        was_interrupted = interrupted_at(
-            line,
-            lambda out=out: nc.export(model, out, LAYOUT, file_size=SMALL, overwrite=True),
-            lambda frame: not frame.f_code.co_filename.endswith("publishing/folder.py"),
-        )
-        assert sum(is_same(out, one) for one in expected) == 1
-        if not was_interrupted:
-            break
-    assert 50 < line < 999
-    assert is_same(out, expected[1])
 
 
 # ---- on several ranks ----

@@ -92,7 +92,7 @@ def scaled_by_one(mesh, format):
 @pytest.mark.parametrize("spanning", SPANNING)
 def test_a_scale_on_one_rank(spanning, device):
     answers = ranks.errors(2, device, scaled_by_one, spanning)
-    assert_named(answers, f"rank 1 has {NAME}, with the bytes of another value")
+    assert_named(answers, f"rank 1 has {NAME}, with the scale")
 
 
 def count_reductions(mesh, format, writes):

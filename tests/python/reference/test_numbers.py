@@ -160,8 +160,8 @@ def test_quotients_case_by_case():
 def test_quotients_come_back_from_what_they_decode_to(name):
     fmt = rule(name, "quotient", "f32")
     most = element_of(name, "f32").max
-    significands = np.arange(1 << 23, dtype=np.uint32)
-    for exponent in (1, 64, 127, 190, 253):  # of amaxes: every float of a binade
+    significands = np.arange(0, 1 << 23, 7, dtype=np.uint32)
+    for exponent in (1, 64, 127, 190, 253):  # of amaxes: every seventh float of a binade
         stored, encode, _ = block_scales(from_bits(significands | exponent << 23), fmt)
         again, encode_again, _ = block_scales(np.float32(most) * stored, fmt)
         assert reference.same_bits(stored, again)
@@ -173,7 +173,7 @@ def test_which_scales_are_no_quotients():
     another.
     """
     fmt = rule("e4m3", "quotient", "f32")
-    scales = from_bits(np.arange(1 << 23, dtype=np.uint32) | 127 << 23)
+    scales = from_bits(np.arange(0, 1 << 23, 7, dtype=np.uint32) | 127 << 23)
     stored, _, _ = block_scales(np.float32(448) * scales, fmt)
     last, moved = bits(scales) % 8, bits(stored).astype(np.int64) - bits(scales)
     assert set(moved) == {-1, 0, 1}

@@ -1,12 +1,12 @@
-"""A rank that differs from the others, and the one error that every rank must raise of it."""
+"""One error that every rank must raise, most often of a rank that differs from the others."""
 
 
-def assert_named(answers, *words):
-    """One error on every rank, with all the words."""
+def assert_named(answers, *words, kind="DisagreementError"):
+    """One error of this kind on every rank, with all the words."""
     assert None not in answers, answers
     assert len(set(answers)) == 1, answers
-    kind, message = answers[0]
-    assert kind == "DisagreementError", answers[0]
+    found, message = answers[0]
+    assert found == kind, answers[0]
     for word in words:
         assert word in message, (word, message)
 

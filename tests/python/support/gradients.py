@@ -1,4 +1,4 @@
-"""Gradients as a test makes them."""
+"""Gradients as a test makes them, and what autograd saves."""
 
 import torch
 
@@ -14,3 +14,11 @@ class WithGradient(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return ctx.function(gradient), None
+
+
+def saved_by(function):
+    """The tensors that autograd saves of a call."""
+    found = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: found.append(t) or t, lambda t: t):
+        function()
+    return found

@@ -6,13 +6,14 @@ import math
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.checkpoint import checkpoint
 
 import narrowcast as nc
 from internals import store_of
 from narrowcast import _C
 from narrowcast.tensor.casting import NEWEST_AMAX
+from narrowcast.tensor.dtensors import local_of
 from weights import quantized, value_of
 
 BYTES = ("rowwise_data", "rowwise_scale_inv", "columnwise_data", "columnwise_scale_inv")
@@ -212,6 +213,23 @@ def assert_equal_state(model, optimizer, whole, whole_optimizer, mesh):
         else:
             names += ["columnwise_data", "columnwise_scale_inv"]
         assert_same(local, local_rows(quantized(w), p, mesh), names, name)
+
+
+def assert_equal(one, other):
+    """Models and their optimizers are equal to the bit: values, bytes and state; of shards, the
+    local parts.
+    """
+    (model, optimizer), (model2, optimizer2) = one, other
+    for sharded in (each for each in (model, model2) if isinstance(each, FSDPModule)):
+        sharded.reshard()
+    for (name, p), q in zip(model.named_parameters(), model2.parameters(), strict=True):
+        assert same(value_of(p), value_of(q)), name
+        if isinstance(local_of(p), nc.MasterWeight):
+            assert_same(local_of(p), local_of(q), what=name)
+        state, state2 = optimizer.state[p], optimizer2.state[q]
+        assert state.keys() == state2.keys(), name
+        for key in state:
+            assert same(local_of(state[key]), local_of(state2[key])), (name, key)
 
 
 def local_values(model):

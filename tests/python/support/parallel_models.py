@@ -93,7 +93,7 @@ def groups_of(model, rounding):
     return [{"params": rest, "rounding": rounding}, {"params": [down]}]
 
 
-def message_of(error, function, *arguments):
+def message_of(error, function, *arguments, **named):
     with pytest.raises(error) as caught:
-        function(*arguments)
+        function(*arguments, **named)
     return str(caught.value)

@@ -70,16 +70,17 @@ def test_copy_from_a_tensor_without_a_usage(format):
 
 def test_new_tensors(format):
     _, q = of_shape(format)
-    zeros = q.new_zeros(32, 96)
+    zeros = torch.zeros_like(q)
     assert isinstance(zeros, nc.QuantizedTensor)
-    assert_quantized(zeros, torch.zeros(32, 96))
-    assert (zeros.columnwise_data is None) == nc.format(format).columnwise_derived
-    empty = q.new_empty(32, 96)
-    assert isinstance(empty, nc.QuantizedTensor)
-    assert empty.shape == (32, 96)
-    assert q.new_empty(0).shape == (0,)
+    assert_quantized(zeros, torch.zeros(q.shape))
     like = torch.empty_like(q, dtype=torch.bfloat16)
     assert isinstance(like, nc.QuantizedTensor)
     assert (like.shape, like.dtype) == (q.shape, torch.bfloat16)
-    for plain in (q.new_zeros(3, dtype=torch.int64), torch.empty_like(q, dtype=torch.bool)):
+    for plain in (
+        q.new_zeros(32, 96),
+        q.new_empty(32, 96),
+        q.new_empty(0),
+        torch.empty_like(q, dtype=torch.bool),
+        torch.zeros_like(q, dtype=torch.int64),
+    ):
         assert type(plain) is torch.Tensor

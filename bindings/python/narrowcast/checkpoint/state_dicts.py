@@ -44,9 +44,7 @@ def hold_masters(module: nn.Module, state_dict, prefix: str, local_metadata) -> 
 
 
 def prepare_load(module, state_dict, prefix: str, local_metadata, *rest) -> None:
-    """Before a load, which is noted of each weight: one that assigns gets quantized tensors of the
-    plain ones to assign.
-    """
+    """Before a load: one that assigns gets quantized tensors of the plain ones to assign."""
     every = _quantized(module)
     if any(_is_gathered(one) for _, one in every):
         # FSDP2's hook does this too, and comes later if fully_shard did.
@@ -58,10 +56,7 @@ def prepare_load(module, state_dict, prefix: str, local_metadata, *rest) -> None
         if not isinstance(value, torch.Tensor) or value.shape != parameter.shape:
             continue  # torch has words for other shapes
         if assigns and not _is_quantized(value):
-            value = state_dict[prefix + name] = _like(parameter, value.detach())
-        loaded = dtensors.local_of(value if assigns else parameter)
-        if isinstance(loaded, MasterWeight):
-            loaded.cell.is_loaded = True
+            state_dict[prefix + name] = _like(parameter, value.detach())
 
 
 def _quantized(module: nn.Module) -> list[tuple[str, nn.Parameter]]:

@@ -127,14 +127,10 @@ def summary(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) ->
     gathered are resharded first.
     """
     torch_names.reshard_all(model.modules())
-    managed = torch_names.all_managed()
     found = selection.places(model).items()
     states = {} if optimizer is None else optimizer.state
     return Summary(
-        tuple(
-            _parameter(one, places, managed.get(one), _state(one, states.get(one, {})))
-            for one, places in found
-        )
+        tuple(_parameter(one, places, _state(one, states.get(one, {}))) for one, places in found)
     )
 
 
@@ -146,10 +142,10 @@ def _state(parameter: nn.Parameter, state: dict) -> int:
     return sum(one.nbytes for one in kept if one.device == device and one.numel() > 1)
 
 
-def _parameter(parameter: nn.Parameter, places: list[tuple], managed, state: int) -> Parameter:
+def _parameter(parameter: nn.Parameter, places: list[tuple], state: int) -> Parameter:
     local = dtensors.local_of(parameter)
     facts = places[0][0], tuple(parameter.shape)
-    gathered = 0 if managed is None else _gathered(*managed)
+    gathered = _gathered(*torch_names.managed(parameter))
     masters = 0
     if isinstance(local, MasterWeight):
         store, masters = sharding.store_of_weight(parameter), local.value.nbytes
@@ -179,7 +175,7 @@ def _reason(parameter: nn.Parameter, places: list[tuple]) -> str:
 
 def _gathered(group, parameter) -> int:
     """The bytes of a step's gathers of one sharded parameter, both passes together."""
-    if torch_names.world(parameter) == 1:
+    if parameter is None or torch_names.world(parameter) == 1:
         return 0
     kept, store = torch_names.is_kept(group), sharding.store_of(parameter)
     gathers = 1 if kept else 2

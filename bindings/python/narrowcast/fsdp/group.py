@@ -14,10 +14,9 @@ from narrowcast import _C
 from narrowcast.fsdp import first_gather, sharding, stale, torch_names, torch_parameters
 from narrowcast.fsdp.copy_gather import CopyGather
 from narrowcast.fsdp.gather_buffers import ReceiveBuffers, SendBuffer, ShardGather, gather_of
-from narrowcast.master import casts
 from narrowcast.master.weight import MasterWeight
 from narrowcast.ranks import debugging
-from narrowcast.tensor import QuantizedTensor, buffers, casting, scale_groups
+from narrowcast.tensor import QuantizedTensor, buffers, scale_groups
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.store import Store
 
@@ -107,8 +106,6 @@ class GroupPlan:
         its forward.
         """
         debugging.compare("the weights of a forward", lambda: _facts_of_forward(group))
-        if debugging.is_on:
-            casts.check_counted(self._stores)
         if self._asks or not self._gathers.are_quiet:
             _come_after_writes(self._stores[0])
             watch, shards = _C.Watch(self._stores), _shards(group)
@@ -235,8 +232,6 @@ def _facts_of_forward(group) -> list:
         line = store.config.name or store.describe()
         if store.is_stale:
             line += ", written to"
-        elif not casting.are_cast(store):
-            line += ", with the bytes of another value"
         elif store in gathered:
             scale = debugging.digest_of(buffers.spanning_of(store.bytes))
             line += f", with the scale {scale}"

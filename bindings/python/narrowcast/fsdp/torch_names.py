@@ -74,6 +74,7 @@ def sharded(parameter) -> torch.Tensor:
 
 
 def group_of(parameter):
+    """By the FSDPParam, because models may have a sharded parameter in common after a load."""
     return next(group for group, one in _parameters() if one is parameter)
 
 
@@ -110,11 +111,6 @@ def modules_of(parameter) -> list:
     """Those that hold a parameter."""
     info = parameter._module_info
     return [info.module, *info.shared_modules]
-
-
-def all_managed() -> dict:
-    """Every sharded parameter, with the group that has it and its FSDPParam."""
-    return {sharded(parameter): (group, parameter) for group, parameter in _parameters()}
 
 
 def gathered_dtype(parameter) -> torch.dtype:

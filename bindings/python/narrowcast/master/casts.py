@@ -16,14 +16,12 @@ bytes. What torch cannot count says note_write().
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import torch
 from torch.autograd.graph import increment_version
 
 from narrowcast.master.cell import Cell
-from narrowcast.ranks import debugging
 from narrowcast.tensor import casting, compiling, dtensors
 from narrowcast.tensor.store import Store
 
@@ -39,8 +37,6 @@ def before_product(cell: Cell) -> Store:
     """
     _check_trace(cell)
     store = cell.store
-    if debugging.is_on:
-        check_counted([store])
     is_replayed = cell.whole.is_cuda and torch.cuda.is_current_stream_capturing()
     if is_replayed and not cell.has_exact_bytes:
         # The host does not see what is written between replays. Bytes that a cast need not give are
@@ -65,17 +61,6 @@ def _check_trace(cell: Cell) -> None:
             "it, and then multiply by that, because its graph has the bytes of before. Write and "
             "copy outside of the function"
         )
-
-
-def check_counted(stores: Iterable[Store]) -> None:
-    """For the debug mode: RuntimeError if a value was written to and torch has not counted it."""
-    for store in stores:
-        if not casting.are_cast(store):
-            raise RuntimeError(
-                f"{store.describe()}: its value was written to by what torch does not count (a "
-                "kernel that was given its address, numpy, .data of memory that it shares), so its "
-                "bytes are old ones. Call nc.note_write(weight) after such a write"
-            )
 
 
 def before_graph(weight: MasterWeight) -> None:

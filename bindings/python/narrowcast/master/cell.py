@@ -29,7 +29,6 @@ class Cell:
     is_part   other ranks have other parts of the weight
     is_replaced
               shards of it have taken its place
-    is_loaded a state dict of the model, or one that it is a copy of, has set its value
     written   in a trace, whether the function that is compiled has written to it, or has made it as
               a copy; else None
     """
@@ -44,7 +43,7 @@ class Cell:
         self.whole, self.format, self._config = whole, format, config
         self.readers = weakref.WeakSet() if readers is None else readers
         self.shard: UnalignedShard | None = None
-        self.is_shard = self.is_part = self.is_replaced = self.is_loaded = False
+        self.is_shard = self.is_part = self.is_replaced = False
         self.written: bool | None = None
         self._store: Store | None = None
         self._whole_view: View | None = None
@@ -147,7 +146,7 @@ class Cell:
     def copy_of(self, value: torch.Tensor) -> Cell:
         """The cell of a copy in other memory, whose bytes are its own."""
         copy = Cell(value, self.format, self.config, self.readers)
-        copy.is_loaded, copy.is_part = self.is_loaded, self.is_part
+        copy.is_part = self.is_part
         if value.shape == self.whole.shape:
             copy.shard = self.shard
         if self.written is not None or compiling.is_recorded():

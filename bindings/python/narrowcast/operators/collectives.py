@@ -58,6 +58,5 @@ def _run(func, values: dict, parts: list[dict], store: Store) -> dist.Work:
     work = [func(**values | one | {"async_op": True})[1] for one in parts]
     for one in work:
         one.wait()
-    store.used = store.rows
     store.mark_fresh()
     return work[-1]

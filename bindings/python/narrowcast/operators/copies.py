@@ -1,16 +1,13 @@
 """New tensors: copies of the bytes in other memory, zeros, undefined bytes."""
 
-import math
-
 import torch
 
 from narrowcast.operators.common import bound, refuse
 from narrowcast.operators.views import alias
-from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, unaligned
+from narrowcast.tensor import LOGICAL_DTYPES, QuantizedTensor, buffers, unaligned
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.gathered import GatheredStore
 from narrowcast.tensor.region import matrix_shape
-from narrowcast.tensor.store_copies import zeros_like
 from narrowcast.tensor.unaligned import UnalignedStore
 
 aten = torch.ops.aten
@@ -22,24 +19,22 @@ def _wanted(values) -> tuple[torch.device, torch.dtype]:
     return values["device"] or tensor.device, values["dtype"] or tensor.dtype
 
 
-def _is_vector(size: tuple[int, ...]) -> bool:
-    """As spectral norms ask for beside a weight; an empty one FSDP2 asks for, in its place."""
-    return len(size) < 2 and math.prod(size) > 0
-
-
 @implements(aten.new_zeros.default, aten.zeros_like.default)
 def _zeros(func, args, kwargs):
     """zeros_like in the format, as torch stages frozen weights for an asynchronous save. Of a
-    gathered weight a plain tensor, as its gradient is.
+    gathered weight a plain tensor, as its gradient is; new_zeros is always plain.
     """
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
-    size, is_like = tuple(values.get("size", tensor.shape)), "size" not in values
-    has_no_bytes = isinstance(tensor._store, GatheredStore) or tensor._view.place is not None
-    is_plain = has_no_bytes if is_like else _is_vector(size)
-    if dtype not in LOGICAL_DTYPES or is_plain:
+    view, size = tensor._view, values.get("size", tensor.shape)
+    has_no_bytes = isinstance(view.store, GatheredStore) or view.place is not None
+    if dtype not in LOGICAL_DTYPES or has_no_bytes or "size" in values:
         return torch.zeros(size, dtype=dtype, device=device)
-    return QuantizedTensor(zeros_like(tensor._store, *matrix_shape(size), device), size, dtype)
+    zeros = _new_empty(tensor, device, dtype)
+    buffers.fill_with_zeros(zeros._store.bytes)
+    if view.store.partial:  # zeros are zeros under the whole tensor's scale
+        buffers.copy_spanning(zeros._store.bytes, view.store.bytes)
+    return zeros
 
 
 @implements(aten.new_empty.default, aten.empty_like.default)
@@ -47,19 +42,18 @@ def _empty(func, args, kwargs):
     values = bound(func, args, kwargs)
     tensor, (device, dtype) = values["self"], _wanted(values)
     size = tuple(values.get("size", tensor.shape))
-    if dtype not in LOGICAL_DTYPES or ("size" in values and _is_vector(size)):
+    if dtype not in LOGICAL_DTYPES or size != tensor.shape:
         return torch.empty(size, dtype=dtype, device=device)
-    if isinstance(tensor._store, UnalignedStore) and size == tuple(tensor.shape):
-        shard = unaligned.new_empty(tensor._store, tensor._store.shard, device)
-        return QuantizedTensor(shard, size, dtype)
-    rows, columns = matrix_shape(size)
-    if tensor.is_flat and "size" not in values:
-        rows, columns = tensor._view.region.shape
-    elif math.prod(size) == 0:  # FSDP2 asks for new_empty(0), which no packed format could hold
-        rows, columns = 0, tensor._store.columns
-    return QuantizedTensor(
-        tensor._store.new_empty(rows, columns, tensor._view.usages, device), size, dtype
-    )
+    return _new_empty(tensor, device, dtype)
+
+
+def _new_empty(tensor: QuantizedTensor, device, dtype: torch.dtype) -> QuantizedTensor:
+    """Undefined bytes of a tensor's shape, format, usages and options."""
+    store, view = tensor._store, tensor._view
+    if isinstance(store, UnalignedStore):
+        return tensor.with_store(unaligned.new_empty(store, store.shard, device), dtype)
+    size = view.region.shape if tensor.is_flat else matrix_shape(tensor.shape)
+    return tensor.with_store(store.new_empty(*size, view.usages, device), dtype)
 
 
 @implements(aten.clone.default)

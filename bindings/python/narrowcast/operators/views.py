@@ -9,7 +9,6 @@ from narrowcast.operators.common import refuse
 from narrowcast.tensor import QuantizedTensor, region
 from narrowcast.tensor.dispatch import implements
 from narrowcast.tensor.store_copies import check_cut
-from narrowcast.tensor.unaligned import UnalignedStore
 from narrowcast.tensor.view import View
 
 aten = torch.ops.aten
@@ -36,9 +35,7 @@ def _view(func, args, kwargs):
     """Asks torch for the view of a plain tensor of the same strides, and finds it in the store."""
     tensor, *rest = args
     store, view = tensor._store, tensor._view
-    # FSDP2 pads shards, and those that share blocks have their own rows alone.
-    elements = max(store.rows * store.columns, tensor.numel())
-    plain = torch.empty(elements, dtype=tensor.dtype, device="meta")
+    plain = torch.empty(store.rows * store.columns, dtype=tensor.dtype, device="meta")
     plain = plain.as_strided(tensor.shape, view.strides(tensor.shape), view.first)
     views = func(plain, *rest, **kwargs)
     return tree_map_only(torch.Tensor, lambda like: _taken(func, tensor, like), views)
@@ -57,9 +54,6 @@ def _taken(func, tensor: QuantizedTensor, like: torch.Tensor) -> QuantizedTensor
     is_read = tensor._view.place is not None or moves
     if is_read and (found is None or (found[1] and not transposes)):
         return QuantizedTensor(View(store, place=place), shape, tensor.dtype)
-    is_larger = like.numel() > store.rows * store.columns
-    if found is None and is_larger and isinstance(store, UnalignedStore):
-        return QuantizedTensor(store, shape, tensor.dtype)
     if found is None:
         return refuse(
             tensor,

@@ -97,7 +97,7 @@ def _copy_bytes(target: QuantizedTensor, source: QuantizedTensor) -> None:
     elif missing == {"columnwise"} and store.format.columnwise_derived:
         rowwise = given.bytes.part(*taken, ("rowwise",))
         derived = Store(_C.with_columnwise(rowwise))
-        derived.partial, derived.used = given.partial or taken != given.region, given.used
+        derived.partial = given.partial or taken != given.region
         copy_region(store, region, derived, derived.region)
     elif missing:
         raise ValueError(
@@ -116,7 +116,7 @@ def _would_change_others(store: Store, region: Region, given: Store, taken: Regi
     """
     if not store.format.tensor_amax or region.is_empty:
         return False
-    is_inside = region.row > 0 or region.row_end < store.used or region.columns < store.columns
+    is_inside = region.row > 0 or region.row_end < store.rows or region.columns < store.columns
     is_whole = store.partial and not given.partial and taken == given.region
     return (is_inside or is_whole) and not buffers.have_one_scale(store.bytes, given.bytes)
 

@@ -161,11 +161,3 @@ class FusedAdam(FusedOptimizer):
             "capturable": capturable,
         }
         super().__init__(params, defaults, state_dtype, rounding, seed, residual_bits)
-
-    @staticmethod
-    def adopted_options(saved: dict) -> dict:
-        """Those of an older version, whose name for decoupled_weight_decay was adamw, too."""
-        if "adamw" not in saved:
-            return saved
-        rest = {key: value for key, value in saved.items() if key != "adamw"}
-        return {**rest, "decoupled_weight_decay": bool(saved["adamw"])}

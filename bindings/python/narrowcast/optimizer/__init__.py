@@ -31,17 +31,11 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
       v  UpdateTable.commit           counts the step; the bytes are those of the master
 
 Launches: one a table, which has the parameters of one device, format (or none) and rounding, and
-of one process group where amaxes are reduced (launches.py: Key).
-Reductions: none, unless a scale spans a tensor or cuts divide blocks. The host waits for neither on
-a GPU.
-
-With a scale that spans the tensor there are two launches and one reduction. UpdateTable.update
-moves masters and state and finds each shard's amax (nc_update.update_amax); Reduction.reduce makes
-of the amaxes of all weights on a device those of the whole tensors, over each process group;
-UpdateTable.finish casts the masters by them (nc_machine.cast). On one rank the amaxes are whole as
-they are. With delayed scaling the scale is known beforehand: one launch, and the reduced amax goes
-into the history (nc_machine.record_amax). Blocks that several ranks share have a reduction of their
-own, and are cast last (narrowcast.flat.fusing).
+of one process group where amaxes are reduced (launches.py: Key). With a scale that spans the tensor
+UpdateTable.update finds each shard's amax, Reduction.reduce makes of them those of whole tensors,
+and UpdateTable.finish casts by these; with delayed scaling the reduced amax goes into the history.
+Blocks that several ranks share are cast last (narrowcast.flat.fusing). docs/architecture.md has
+what a step launches, reduces and waits for.
 
 Nothing here depends on which rule it is: narrowcast.optim has a class for each.
 """

@@ -77,7 +77,6 @@ class FusedOptimizer(torch.optim.Optimizer):
     rule: str
     takes_flat_shards = True  # whether the rule can update runs of a matrix's elements
     can_be_captured = True  # whether there is an option capturable
-    residual_bits = 8  # also of what an older version has pickled
     _step_supports_amp_scaling = True
 
     def __init__(
@@ -108,11 +107,6 @@ class FusedOptimizer(torch.optim.Optimizer):
         """A parameter's state in a state dict, which torch's optimizer of this name may have saved,
         with the names of this one; none: it begins anew.
         """
-        return saved
-
-    @staticmethod
-    def adopted_options(saved: dict) -> dict:
-        """A group's options in a state dict, likewise."""
         return saved
 
     def rule_of(self, group: dict) -> str:

@@ -219,8 +219,8 @@ def _redistributed(parameters: list[torch.Tensor]) -> list[torch.Tensor]:
     replicated.
     """
     distributed = [one for one in parameters if isinstance(one, DTensor)]
-    managed = torch_names.all_managed() if distributed else {}
-    return [one for one in distributed if one not in managed or _is_replicated(one)]
+    managed = torch_names.managed
+    return [one for one in distributed if managed(one)[1] is None or _is_replicated(one)]
 
 
 def _is_replicated(parameter: DTensor) -> bool:

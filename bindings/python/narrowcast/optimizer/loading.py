@@ -1,12 +1,10 @@
 """A state dict is loaded into a fused optimizer: its own or torch's, without a cast."""
 
 import copy
-import warnings
 from itertools import chain
 
 import torch
 
-from narrowcast.master.weight import MasterWeight
 from narrowcast.optimizer import options, parameters, residuals, state_formats
 from narrowcast.optimizer import state as states
 from narrowcast.tensor import dtensors
@@ -36,24 +34,18 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
     entries = parameters.entries(optimizer)
     is_torchs = any(_WAYS[0] in group for group in saved_groups)
     keys = chain.from_iterable(group["params"] for group in saved_groups)
-    loaded, ignored = {}, []
+    loaded = {}
     for key, entry in zip(keys, entries, strict=True):
         # Frozen parameters may have none, or an empty one.
         if saved := optimizer.adopted(state_dict["state"].get(key, {})):
             group = groups[entry.group]
             state = entry.state or states.make_state(optimizer, entry.parameter, group)
             saved = state_formats.converted(state, saved, entry)
-            if is_torchs:  # which carries old masters along
+            if is_torchs:  # which carries along what it does not know
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
-            needed, local = state, dtensors.local_of(entry.parameter)
-            if isinstance(local, MasterWeight) and "master" in saved:
-                if local.cell.is_loaded:
-                    ignored.append(entry.name)
-                else:
-                    needed = {**state, "master": entry.parameter}
-            _check(needed, saved, entry.name)
-            loaded[entry.parameter] = state, needed, saved
-    loaded_options = [_options_of(optimizer, group) for group in saved_groups]
+            _check(state, saved, entry.name)
+            loaded[entry.parameter] = state, saved
+    loaded_options = [_options_of(group) for group in saved_groups]
     for index, (group, given) in enumerate(zip(groups, loaded_options, strict=True)):
         options.check(optimizer, {**group, **given}, index)
     for group, given in zip(groups, loaded_options, strict=True):
@@ -61,21 +53,14 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
         for parameter in group["params"]:
             optimizer.state.pop(parameter, None)  # without any it begins anew
     optimizer.loaded_histories.clear()
-    for parameter, (state, needed, saved) in loaded.items():
+    for parameter, (state, saved) in loaded.items():
         optimizer.state[parameter] = state
-        _copy(parameter, needed, saved)
+        _copy(parameter, state, saved)
         given, present = saved.get("history"), state.get("history")
         is_same_format = None not in (given, present) and given.shape == present.shape
         if is_same_format and given[0] != 0:  # it has begun
             history = given.to(present.device, copy=True)
             optimizer.loaded_histories[parameter] = state["history"] = history
-    if ignored:
-        warnings.warn(
-            f"the optimizer's state dict, of an older version, has masters of {len(ignored)} "
-            f"weights ({ignored[0]} the first), which are left out: the model's state dict has "
-            "set the values of these weights",
-            stacklevel=3,
-        )
     for hook in optimizer._optimizer_load_state_dict_post_hooks.values():
         hook(optimizer)
 
@@ -95,11 +80,6 @@ def _check(state: dict, saved: dict, name: str) -> None:
         if key == "step" or other is None:
             continue
         is_sharded = [isinstance(one, dtensors.DTensor) for one in (value, other)]
-        if isinstance(dtensors.local_of(value), MasterWeight) and is_sharded == [True, False]:
-            raise ValueError(
-                f"{name}: the state dict, of an older version, has the whole master, and the "
-                "weight is sharded. Load the model's state dict first: it has the value"
-            )
         if len(set(is_sharded)) > 1 or tuple(value.shape) != tuple(other.shape):
             raise ValueError(
                 f"{name}: {key} has shape {tuple(other.shape)} in the state dict "
@@ -109,10 +89,9 @@ def _check(state: dict, saved: dict, name: str) -> None:
             )
 
 
-def _options_of(optimizer, group: dict) -> dict:
+def _options_of(group: dict) -> dict:
     """The options that a saved group brings."""
-    loaded = {key: copy.deepcopy(value) for key, value in group.items() if key not in _KEPT}
-    return optimizer.adopted_options(loaded)
+    return {key: copy.deepcopy(value) for key, value in group.items() if key not in _KEPT}
 
 
 @torch.no_grad()

@@ -37,11 +37,19 @@ def is_skipped(optimizer: FusedOptimizer) -> bool:
     """Whether `found_inf` is set, on any rank that has parts of the same parameters: all skip a
     step or none does, because a step may be collective. With capturable=True kernels look at it.
     """
-    found_inf = getattr(optimizer, "found_inf", None)
-    if found_inf is None or options.is_capturable(optimizer):
+    if options.is_capturable(optimizer):
         return False
-    # A GradScaler that has seen no gradient on this rank gives the number 0.
-    return ranks.is_on_any(float(found_inf) != 0, _groups_of(optimizer))
+    found_inf = _found_inf(optimizer)
+    return found_inf is not None and float(found_inf) != 0
+
+
+def _found_inf(optimizer: FusedOptimizer) -> float | torch.Tensor | None:
+    """GradScaler's flag, the largest of any rank that has parts of the same parameters."""
+    found_inf = getattr(optimizer, "found_inf", None)
+    if found_inf is not None and (groups := _groups_of(optimizer)):
+        # A GradScaler that has seen no gradient on this rank gives the number 0.
+        found_inf = ranks.largest(_on(found_inf, next(iter(groups.values()))), groups)
+    return found_inf
 
 
 def _groups_of(optimizer: FusedOptimizer) -> dict[dist.ProcessGroup, torch.device]:
@@ -68,7 +76,8 @@ def _on(given, device: torch.device) -> torch.Tensor | None:
     if given is None:
         return None
     if isinstance(given, torch.Tensor):
-        return given.to(device, torch.float32, non_blocking=True)
+        # Without a wait the host would read what has not arrived.
+        return given.to(device, torch.float32, non_blocking=device.type != "cpu")
     return torch.full((), given, dtype=torch.float32, device=device)
 
 
@@ -77,10 +86,7 @@ def amp_of(optimizer: FusedOptimizer, counted: bool) -> Amp:
     scale = getattr(optimizer, "grad_scale", None)
     if not counted:
         return Amp(None if scale is None else float(scale))
-    found_inf = getattr(optimizer, "found_inf", None)
-    if found_inf is not None and (groups := _groups_of(optimizer)):
-        found_inf = ranks.largest(_on(found_inf, next(iter(groups.values()))), groups)
-    return Amp(scale, found_inf)
+    return Amp(scale, _found_inf(optimizer))
 
 
 def is_captured() -> bool:

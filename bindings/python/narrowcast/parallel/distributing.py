@@ -157,13 +157,13 @@ compiling.leave_alone(CastWritten.__call__)
 
 def _parts_of(module: nn.Module) -> Iterator[tuple[DTensor, QuantizedTensor | MasterWeight]]:
     """The cut parameters within a module whose scale spans ranks, each with this rank's part."""
-    sharded = torch_names.all_managed()
     for parameter in module.parameters():
         local = dtensors.local_of(parameter)
         is_quantized = isinstance(local, (QuantizedTensor, MasterWeight))
         if not is_quantized or local._store.master is None:
             continue
-        if dtensors.is_cut(parameter) and local._store.needs_others and parameter not in sharded:
+        needs_others = dtensors.is_cut(parameter) and local._store.needs_others
+        if needs_others and torch_names.managed(parameter)[1] is None:
             yield parameter, local
 
 

@@ -4,13 +4,11 @@ and as nc.load_published finds it, with what it has for a tensor of a model.
 
 from __future__ import annotations
 
-import errno
 import functools
 import json
 import os
 import secrets
 import shutil
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -36,7 +34,7 @@ class NewFolder:
 
     def __init__(self, target: Path, overwrite: bool, most: float):
         self.target, self.overwrite, self.most = target, overwrite, most
-        self._partial = self._old = None
+        self._partial: Path | None = None
         self._pending: dict[str, torch.Tensor] = {}
         self._names: list[list[str]] = []  # of each file
         self._size = self._total = 0
@@ -44,14 +42,18 @@ class NewFolder:
     def begin(self, texts: dict[str, str]) -> None:
         """With some files of text. FileExistsError for what is there."""
         target = self.target = Path(os.path.realpath(self.target))
-        self._check_free()
+        is_free = target.is_dir() and (self.overwrite or not any(target.iterdir()))
+        if os.path.lexists(target) and not is_free:
+            how = "name another place; overwrite=True replaces a folder"
+            raise FileExistsError(f"{target} is there already: {how}")
         with suppress(FileExistsError):
             target.parent.mkdir(parents=True)
-        partial = f".{target.name}.partial-{secrets.token_hex(8)}"  # another for each export
-        self._partial, self._old = target.with_name(partial), target.with_name(f"{partial}-old")
-        self._partial.mkdir()
+        # Another name for each export.
+        partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(8)}")
+        partial.mkdir()
+        self._partial = partial
         for name, text in texts.items():
-            (self._partial / name).write_text(text, encoding="utf-8")
+            (partial / name).write_text(text, encoding="utf-8")
 
     def add(self, name: str, tensor: torch.Tensor) -> None:
         if self._pending and self._size + tensor.nbytes > self.most:
@@ -68,7 +70,9 @@ class NewFolder:
         self._pending, self._size = {}, 0
 
     def finish(self) -> None:
-        """The last file, an index if there are several, and all of it into its place."""
+        """The last file, an index if there are several, and all of it into the place of what is
+        there.
+        """
         self._write_file()
         index = {"metadata": {"total_size": self._total}, "weight_map": {}}
         for number, its_names in enumerate(self._names):
@@ -79,37 +83,15 @@ class NewFolder:
         if len(self._names) > 1:
             text = json.dumps(index, indent=2) + "\n"
             (self._partial / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-        self._replace()
-
-    def _replace(self) -> None:
-        """What is there, or comes in between from other exports, goes away as a whole."""
-        while True:
-            try:
-                self._partial.rename(self.target)  # where there is nothing, or an empty folder
-                return
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-            self._check_free()
-            shutil.rmtree(self._old, ignore_errors=True)
-            with suppress(FileNotFoundError):  # another export has moved it
-                self.target.rename(self._old)
-
-    def _check_free(self) -> None:
-        target = self.target
-        with suppress(FileNotFoundError):
-            is_folder = stat.S_ISDIR(target.lstat().st_mode)
-            if not is_folder or (not self.overwrite and any(target.iterdir())):
-                how = "name another place; overwrite=True replaces a folder"
-                raise FileExistsError(f"{target} is there already: {how}")
+        old = self._partial.with_name(f"{self._partial.name}-old")
+        if self.target.exists():
+            self.target.rename(old)
+        self._partial.rename(self.target)
+        shutil.rmtree(old, ignore_errors=True)
 
     def discard(self) -> None:
         if self._partial is not None:
-            if self._partial.exists():  # what was there goes back, if nothing has come
-                shutil.rmtree(self._partial, ignore_errors=True)
-                with suppress(OSError):
-                    self._old.rename(self.target)
-            shutil.rmtree(self._old, ignore_errors=True)
+            shutil.rmtree(self._partial, ignore_errors=True)
 
 
 # ---- one that is there: of its files each rank reads what it needs ----

@@ -336,4 +336,3 @@ def _follow(store) -> None:
         first = store.rows_before
         store.master.copy_(value[first : first + store.rows])
         store.mark_fresh()
-    store.used = store.rows

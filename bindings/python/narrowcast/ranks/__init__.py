@@ -14,7 +14,6 @@ from narrowcast.ranks.facts import (
     DisagreementError,
     Fact,
     gather_objects,
-    is_on_any,
     largest,
     same,
 )
@@ -26,7 +25,6 @@ __all__ = [
     "Reduction",
     "debug",
     "gather_objects",
-    "is_on_any",
     "largest",
     "same",
 ]

@@ -35,19 +35,10 @@ def same(what: str, facts: Iterable[Fact]) -> None:
         _compare(what, own, group, device)
 
 
-def is_on_any(flag: bool, groups: dict[dist.ProcessGroup, torch.device]) -> bool:
-    """Whether a flag is set on any rank of some process groups, each with a device of its ranks:
-    reduced over one after another. Collective, and the host waits.
-    """
-    for group, device in groups.items():
-        every = torch.tensor([flag], dtype=torch.int32, device=device)
-        dist.all_reduce(every, op=dist.ReduceOp.MAX, group=group)
-        flag = not is_fake(every) and bool(every.item())
-    return flag
-
-
 def largest(number: torch.Tensor, groups: dict[dist.ProcessGroup, torch.device]) -> torch.Tensor:
-    """The largest of all ranks' numbers, a tensor of one element, likewise; no host waits."""
+    """The largest of the numbers, tensors of one element, that ranks of some process groups have,
+    each with a device of its ranks: reduced over one after another. Collective.
+    """
     for group, device in groups.items():
         number = number.to(device, copy=True)
         dist.all_reduce(number, op=dist.ReduceOp.MAX, group=group)

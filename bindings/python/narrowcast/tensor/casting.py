@@ -60,19 +60,6 @@ def cast_value(
         one.cast(one.find_amaxes(source_bf16), source_bf16, rng_key and [rng_key])
 
 
-def are_cast(store: Store) -> bool:
-    """Whether fresh bytes are those of the master, where a cast to nearest makes them, under the
-    same amax of the whole tensor. The host waits. True of shards that share blocks with others.
-    """
-    bytes = store.bytes
-    if not store.is_nearest or store.is_stale or bytes.rows != store.rows or not bytes.is_plain:
-        return True
-    made = _C.Buffers.allocate(bytes.format, bytes.rows, bytes.columns, bytes.usages, bytes.device)
-    _C.CastList([made], [store.master]).cast(bytes.amax)
-    pairs = zip(bytes.buffers, made.buffers, strict=True)
-    return all(torch.equal(kept, new) for kept, new in pairs if kept is not None)
-
-
 def casts_of(stores: list[Store]) -> _C.CastList:
     """The casts of matrices from their masters, as one list."""
     return _C.CastList([store.bytes for store in stores], [store.master for store in stores])

@@ -54,7 +54,6 @@ class Store(_C.Store):
                     they alone are it. Torch's count of its writes tells whether they are stale
     config          of the weight
     partial         it is part of a larger tensor, to which its amax belongs
-    used            rows from this one on are the zeros that FSDP2 pads shards with
     pending         after a cast of flat shards: a PendingColumnwise, until the columnwise bytes are
                     made; else None
     sender          of a shard of FSDP2: a weak reference to its group's plan of gathers, and its
@@ -63,7 +62,7 @@ class Store(_C.Store):
 
     __slots__ = (
         *("_graph_key", "columns", "config", "format", "partial", "pending", "region", "rows"),
-        *("sender", "used"),
+        "sender",
     )
     by_pass = False  # of a GatheredStore alone
     # Of other ranks before its own, among the rows whose bytes it has. Of an UnalignedStore alone.
@@ -82,7 +81,7 @@ class Store(_C.Store):
         super().__init__(bytes, master)
         self.config = config
         self.format, self.columns = bytes.format, bytes.columns
-        self.rows = self.used = bytes.rows if rows is None else rows
+        self.rows = bytes.rows if rows is None else rows
         self.region = Region(0, self.rows, 0, self.columns)
         self.partial = False
         self.sender = self._graph_key = None
@@ -151,7 +150,7 @@ class Store(_C.Store):
         self._derive_pending()
         master = None if self.master is None else function(self.master)
         copy = self._over(buffers.mapped(self.bytes, function), master)
-        copy.partial, copy.used = self.partial, self.used
+        copy.partial = self.partial
         if not self.is_stale:
             copy.mark_fresh()
         return copy

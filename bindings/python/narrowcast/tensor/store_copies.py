@@ -1,11 +1,11 @@
 """What changes a store or makes one from another: where it may be cut, copies of a region, a write
-of values, zeros for a shard to fill.
+of values.
 """
 
 import torch
 
 from narrowcast import _C
-from narrowcast.tensor import buffers, casting, compiling, unaligned
+from narrowcast.tensor import buffers, casting, compiling
 from narrowcast.tensor.graph_parts import traced_copy
 from narrowcast.tensor.region import Region
 from narrowcast.tensor.store import Store
@@ -14,11 +14,11 @@ from narrowcast.tensor.unaligned import UnalignedStore
 
 def check_cut(store: Store, region: Region) -> None:
     """ValueError unless a region begins and ends where the matrix can be cut."""
-    if region != store.region and region.row < store.used:
+    if region != store.region:
         store.check_aligned("be cut")
     row_step, column_step = store.step
     for row in (region.row, region.row_end):
-        if row < min(store.used, store.rows):
+        if row < store.rows:
             _check_bound(store, "row", row, row_step, store.rows)
     for column in (region.column, region.column_end):
         if column < store.columns:
@@ -51,8 +51,7 @@ def copy_region(target: Store, region: Region, source: Store, source_region: Reg
         buffers.copy_region(target.bytes, every, source.bytes, every)
     else:
         buffers.copy_region(target.bytes, region, source.bytes, source_region)
-    target.used = max(target.used, region.row_end)
-    part_of_source = region.rows < source.used or region.columns < source.columns
+    part_of_source = region.rows < source.rows or region.columns < source.columns
     target.partial = target.partial or source.partial or part_of_source
     buffers.copy_spanning(target.bytes, source.bytes)
 
@@ -76,25 +75,6 @@ def part_of(store: Store, region: Region, device: torch.device | None = None) ->
     return part
 
 
-def zeros_like(store: Store, rows: int, columns: int, device) -> Store:
-    """A matrix of zeros of another size, in the same format, usages and options.
-
-    It has the usages that a shard keeps; of a shard that shares blocks it has the rows; and of
-    a part what spans the tensor is that of the weight, because zeros are zeros under any scale.
-    """
-    shard = unaligned.shard_of(store)
-    if shard is not None:
-        zeros = unaligned.new_empty(store, shard, device)
-    else:
-        usages = buffers.kept_usages(store.format, store.bytes.usages)
-        zeros = store.new_empty(rows, columns, usages, device)
-    buffers.fill_with_zeros(zeros.bytes)
-    if store.partial:
-        buffers.copy_spanning(zeros.bytes, store.bytes)
-    zeros.used = 0
-    return zeros
-
-
 # ---- values ----
 
 
@@ -108,17 +88,14 @@ def write(store: Store, region: Region, value: torch.Tensor) -> None:
     if store.master is not None:
         region.slice(store.master).copy_(value)
         store.mark_stale()
-        store.used = max(store.used, region.row_end)
     elif region == store.region and not store.needs_others:
         casting.cast_value(store.bytes, value)
-        store.used = store.rows
     elif not isinstance(store, UnalignedStore) and not store.format.tensor_amax:
         # A region is of whole blocks, each with its own scales.
         usages, device = store.bytes.usages, store.bytes.device
         part = buffers.allocate(store.format, *region.shape, usages, device)
         casting.cast_value(part, value)
         buffers.copy_region(store.bytes, region, part, buffers.full_region(part))
-        store.used = max(store.used, region.row_end)
     else:
         raise NotImplementedError(
             f"{store.describe()}: rows {region.row} to {region.row_end} cannot be written alone, "

@@ -135,7 +135,6 @@ def fill(made: UnalignedStore, store: Store) -> None:
     stored = Region(shard.stored_begin, shard.stored_rows, 0, store.columns)
     buffers.copy_region(made.bytes, buffers.full_region(made.bytes), store.bytes, stored)
     buffers.copy_spanning(made.bytes, store.bytes)
-    made.used = made.rows
 
 
 def new_empty(store: Store, shard: UnalignedShard, device: torch.device) -> UnalignedStore:

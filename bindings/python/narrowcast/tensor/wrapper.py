@@ -299,11 +299,6 @@ def rebuild(
         if dtype not in LOGICAL_DTYPES:
             raise TypeError(f"its dtype is {dtype}, not float32, bfloat16 or float16")
         facts.check_matmul(matmul)
-        if len(tensors) > len(serialize.BUFFERS + serialize.SPANNING):
-            raise ValueError(
-                "an older version has saved it, with a master. Save model.state_dict() with that "
-                "version, and load it into a converted model"
-            )
         kept = ("tensor_amax", facts.tensor_amax), ("history", facts.is_delayed)
         for (part, is_kept), tensor in zip(kept, tensors[4:], strict=False):
             if is_kept == (tensor is None):
