@@ -13,7 +13,7 @@ int64_t part_bytes(const Plugin& plugin, int64_t elements) {
   return PartLayout(elements, layout.element_bits, layout.block_columns, layout.scale_bytes).bytes;
 }
 
-// `values`: the parts of all ranks. `bytes`: [ranks - 1, part_bytes] of uint8.
+// `values`: the parts of all ranks. `bytes`: as part_buffers makes them.
 nc_parts checked_parts(const Plugin& plugin, const at::Tensor& values, const at::Tensor& bytes,
                        int64_t ranks, int64_t rank) {
   if (rank < 0 || rank >= ranks || values.numel() % ranks != 0)
@@ -32,6 +32,14 @@ nc_parts checked_parts(const Plugin& plugin, const at::Tensor& values, const at:
   if (reinterpret_cast<uintptr_t>(parts.bytes) % 16 != 0)
     value_error("what is sent of gradients does not begin at a multiple of 16 bytes");
   return parts;
+}
+
+// Made here, because an allocation from Python takes the host twice as long.
+std::pair<at::Tensor, at::Tensor> part_buffers(const Plugin& plugin, const at::Tensor& values,
+                                               int64_t ranks) {
+  const std::array sizes{ranks - 1, part_bytes(plugin, values.numel() / ranks)};
+  const auto options = values.options().dtype(at::kByte);
+  return {at::empty(sizes, options), at::empty(sizes, options)};
 }
 
 void cast_parts(const Plugin& plugin, const at::Tensor& values, const at::Tensor& bytes,
@@ -54,7 +62,8 @@ void add_parts(const Plugin& plugin, const at::Tensor& values, const at::Tensor&
 }  // namespace
 
 void bind_parts(py::module_& module) {
-  module.def("part_bytes", &part_bytes, "Bytes of a part of so many elements.");
+  module.def("part_buffers", &part_buffers, py::arg("plugin"), py::arg("values"), py::arg("ranks"),
+             "What is sent of gradients and what arrives: [ranks - 1, bytes of a part] of uint8.");
   module.def("cast_parts", &cast_parts, py::arg("plugin"), py::arg("values"), py::arg("bytes"),
              py::arg("ranks"), py::arg("rank"), py::arg("draw"));
   module.def("add_parts", &add_parts, py::arg("plugin"), py::arg("values"), py::arg("bytes"),

@@ -153,51 +153,71 @@ __device__ __forceinline__ auto quotients_of(const float (&sum)[kElements], floa
   return __builtin_bit_cast(typename Run::Words, numbers);
 }
 
+// Adds codes under their scale. Of four bits and a power of two a product is exact, so it may be
+// fused with the sum, unless it or the multiplier overflows, or is a NaN.
+template <class Sequence, bool kMayFuse, int kElements>
+__device__ __forceinline__ void add_codes(CodeString string, float multiplier,
+                                          float (&sum)[kElements]) {
+  using Element = typename Sequence::Element;
+  constexpr int kBits = Element::kBits;
+  if constexpr (kMayFuse && kBits == 4 && has_halves<Element>() &&
+                Sequence::ScaleType::kPowerOfTwo) {
+    constexpr float kAbove = kAboveHalf<Element>;
+    if (multiplier < power_of_two(127) / kAbove) {
+      unrolled<kElements, kUnit>([&](int i) {
+        float x[kUnit];
+        decode8_below<Element>(static_cast<uint32_t>(string >> i * kBits), x);
+        unrolled<kUnit>(
+            [&](int j) { sum[i + j] = fused_multiply_add(x[j], multiplier * kAbove, sum[i + j]); });
+      });
+      return;
+    }
+  }
+  unrolled<kElements, kFour>([&](int i) {
+    float x[kFour];
+    decode4<Element>(unpack4<kBits>(static_cast<uint32_t>(string >> i * kBits)), x);
+    unrolled<kFour>([&](int j) { sum[i + j] += x[j] * multiplier; });
+  });
+}
+
 // In the order of ranks; kAhead slots are read before the first is waited for. What hides the wait
 // is as many threads as registers allow, or, of many slots, as many reads.
-template <class Sequence, int kAhead, int kElements>
+template <class Sequence, class Type, int kAhead, int kElements>
 __global__ void __launch_bounds__(kPartThreads, kAhead == 1 ? 5 : 4)
     add_parts_kernel(const __grid_constant__ nc_parts parts,
                      const __grid_constant__ PartBytes<Sequence> from) {
-  constexpr int kBits = PartBytes<Sequence>::kBits, kBytes = kElements / kUnit * kBits;
-  with_dtype(parts.dtype, [&]<class Type>(Type*) {
-    using Run = PartRun<Type, kElements>;
-    const Run run(parts.elements);
-    if (run.left <= 0) return;
-    auto words = run.load(parts.values, parts.rank * parts.elements);
-    float sum[kElements] = {};
-    const auto add_own = [&] {
-      // Kept; the compiler would widen them, and wait for them, before it reads any codes.
-      unrolled<sizeof(words) / 4>([&](int i) { asm volatile("" : "+r"(words.at[i])); });
-      const auto own = __builtin_bit_cast(typename Run::Numbers, words);
-      unrolled<kElements>([&](int i) { sum[i] += widen(own.at[i]); });
-    };
-    const int slots = static_cast<int>(parts.ranks) - 1, rank = static_cast<int>(parts.rank);
+  constexpr int kBytes = kElements / kUnit * PartBytes<Sequence>::kBits;
+  constexpr bool kMayFuse = sizeof(Type) < sizeof(float);
+  using Run = PartRun<Type, kElements>;
+  const Run run(parts.elements);
+  if (run.left <= 0) return;
+  auto words = run.load(parts.values, parts.rank * parts.elements);
+  float sum[kElements] = {};
+  const auto add_own = [&] {
+    // Kept; the compiler would widen them, and wait for them, before it reads any codes.
+    unrolled<sizeof(words) / 4>([&](int i) { asm volatile("" : "+r"(words.at[i])); });
+    const auto own = __builtin_bit_cast(typename Run::Numbers, words);
+    unrolled<kElements>([&](int i) { sum[i] += widen(own.at[i]); });
+  };
+  const int slots = static_cast<int>(parts.ranks) - 1, rank = static_cast<int>(parts.rank);
 #pragma unroll 1
-    for (int begin = 0; begin < slots; begin += kAhead) {
-      CodeString string[kAhead] = {};
-      typename Sequence::ScaleType::Stored scale[kAhead];
+  for (int begin = 0; begin < slots; begin += kAhead) {
+    CodeString string[kAhead] = {};
+    typename Sequence::ScaleType::Stored scale[kAhead];
 #pragma unroll
-      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
-        const void* codes = from.codes(begin + i, run.first);
-        __builtin_memcpy(&string[i], __builtin_assume_aligned(codes, kBytes & -kBytes), kBytes);
-        scale[i] = *from.scale(begin + i, run.first);
-      }
-#pragma unroll
-      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
-        if (begin + i == rank) add_own();
-        const float multiplier = typename Sequence::Decoder{}(scale[i]);
-        unrolled<kElements, kFour>([&](int j) {
-          float x[kFour];
-          const auto packed = static_cast<uint32_t>(string[i] >> j * kBits);
-          decode4<typename Sequence::Element>(unpack4<kBits>(packed), x);
-          unrolled<kFour>([&](int k) { sum[j + k] += x[k] * multiplier; });
-        });
-      }
+    for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+      const void* codes = from.codes(begin + i, run.first);
+      __builtin_memcpy(&string[i], __builtin_assume_aligned(codes, kBytes & -kBytes), kBytes);
+      scale[i] = *from.scale(begin + i, run.first);
     }
-    if (rank == slots) add_own();
-    run.store(parts.sum, quotients_of<Type>(sum, parts.divisor));
-  });
+#pragma unroll
+    for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+      if (begin + i == rank) add_own();
+      add_codes<Sequence, kMayFuse>(string[i], typename Sequence::Decoder{}(scale[i]), sum);
+    }
+  }
+  if (rank == slots) add_own();
+  run.store(parts.sum, quotients_of<Type>(sum, parts.divisor));
 }
 
 template <class Sequence>
@@ -221,10 +241,19 @@ struct CudaParts {
                : launch<cast_parts_kernel<Sequence, Nearest>>(parts, parts->ranks - 1);
   }
   static const char* add(const nc_parts* parts) {
-    if (parts->ranks > 2) return launch<add_parts_kernel<Sequence, 4, kRun>>(parts, 1);
-    // Of float32 a unit is 32 bytes, so there is enough to read, and more threads have room.
-    return parts->dtype == NC_F32 ? launch<add_parts_kernel<Sequence, 1, kUnit>, kUnit>(parts, 1)
-                                  : launch<add_parts_kernel<Sequence, 1, kRun>>(parts, 1);
+    const char* error = nullptr;
+    with_dtype(parts->dtype, [&]<class Type>(Type*) {
+      constexpr bool kIsNarrow = sizeof(Type) < sizeof(float);
+      if (parts->ranks > 2) {
+        constexpr int kAhead = kIsNarrow && PartBytes<Sequence>::kBits <= 4 ? 8 : 4;
+        error = launch<add_parts_kernel<Sequence, Type, kAhead, kRun>>(parts, 1);
+      } else {
+        // Of float32 a unit is 32 bytes, so there is enough to read, and more threads have room.
+        constexpr int kElements = kIsNarrow ? kRun : kUnit;
+        error = launch<add_parts_kernel<Sequence, Type, 1, kElements>, kElements>(parts, 1);
+      }
+    });
+    return error;
   }
 };
 

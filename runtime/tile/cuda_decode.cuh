@@ -21,11 +21,15 @@ __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
   return __builtin_bit_cast(__half2_raw, bits);
 }
 
-// With its bits at the ends of a half's fields, a code is a half too small by a power of two,
+inline constexpr int kHalfBias = 15, kHalfMantissa = 10;
+
+// With its bits at the ends of a half's fields, a code is a half too small by this power of two,
 // subnormals, infinity and NaN included.
 template <class Element>
+inline constexpr float kAboveHalf = power_of_two(kHalfBias - Element::kBias);
+
+template <class Element>
 __device__ __forceinline__ FourHalves decode_to_halves(uint32_t codes) {
-  constexpr int kHalfBias = 15, kHalfMantissa = 10;
   constexpr uint32_t kTwice = 0x00010001;
   constexpr int kUp = kHalfMantissa - Element::kMantissaBits;
   constexpr uint32_t kMagnitudes = kTwice * (Element::kMagnitude << kUp);
@@ -35,8 +39,8 @@ __device__ __forceinline__ FourHalves decode_to_halves(uint32_t codes) {
     const uint32_t spread = __byte_perm(codes, 0, pair == 0 ? 0x4140 : 0x4342);
     const uint32_t magnitudes = spread << kUp & kMagnitudes;
     const uint32_t signs = spread << (16 - Element::kBits) & kTwice * 0x8000;
-    halves.pair[pair] = __hmul2(halves_of(magnitudes | signs),
-                                __float2half2_rn(power_of_two(kHalfBias - Element::kBias)));
+    halves.pair[pair] =
+        __hmul2(halves_of(magnitudes | signs), __float2half2_rn(kAboveHalf<Element>));
   }
   return halves;
 }
@@ -98,6 +102,25 @@ __device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
   } else {
 #pragma unroll
     for (int i = 0; i < 4; ++i) x[i] = Element::decode(codes >> 8 * i & 0xff);
+  }
+}
+
+// Eight codes of four bits, packed, to values that are too small by kAboveHalf: a shift brings the
+// fields of two codes, of which one is in the lower half of the word, to their places in two
+// halves.
+template <class Element>
+__device__ __forceinline__ void decode8_below(uint32_t packed, float (&x)[8]) {
+  static_assert(Element::kBits == 4 && has_halves<Element>());
+  constexpr uint32_t kTwice = 0x00010001;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int up = kHalfMantissa - Element::kMantissaBits - 4 * i;
+    const uint32_t shifted = up < 0 ? packed >> -up : packed << up;
+    const uint32_t magnitudes = shifted & kTwice * (Element::kMagnitude << (up + 4 * i));
+    const uint32_t signs = packed << (12 - 4 * i) & kTwice * 0x8000;
+    const float2 wide = __half22float2(halves_of(magnitudes | signs));
+    x[i] = wide.x;
+    x[i + 4] = wide.y;
   }
 }
 

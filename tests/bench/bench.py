@@ -91,15 +91,14 @@ def compare_reductions(formats) -> None:
             plugin, part = nc.format(name).plugin, whole // count
             values = torch.randn(whole, device="cuda", dtype=dtype)
             total = values.new_empty(part)
-            size = (count - 1) * _C.part_bytes(plugin, part)
-            sent = torch.empty(size, dtype=torch.uint8, device="cuda")
+            sent = _C.part_buffers(plugin, values, count)[0]
             works = {
                 "cast": partial(_C.cast_parts, plugin, values, sent, count, 0, None),
                 "add": partial(_C.add_parts, plugin, values, sent, total, count, 0, count),
             }
             moved = {
-                "cast": (count - 1) * part * dtype.itemsize + size,
-                "add": 2 * part * dtype.itemsize + size,
+                "cast": (count - 1) * part * dtype.itemsize + sent.numel(),
+                "add": 2 * part * dtype.itemsize + sent.numel(),
             }
             print(f"{name:22s} {count} ranks, {dtype!s:14s}", end="")
             for work, function in works.items():

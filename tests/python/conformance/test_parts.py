@@ -34,8 +34,8 @@ def sent_by(rank, values, plugin, dtype, device, draw):
     """The rank's values as they are on the device, and the bytes for each other rank."""
     mine = torch.from_numpy(values[rank]).to(device, dtype)
     draw = draw and (*draw[:2], draw[2] * mine.numel())
-    count, size = len(values), _C.part_bytes(plugin, values[0].shape[1])
-    sent = torch.full((count - 1, size), 0x5A, dtype=torch.uint8, device=device)
+    count = len(values)
+    sent = _C.part_buffers(plugin, mine, count)[0].fill_(0x5A)
     _C.cast_parts(plugin, mine, sent, count, rank, draw)
     return mine, sent
 
@@ -101,7 +101,10 @@ def test_what_is_not_finite_makes_its_block_nan(name, device, bad):
 
 def test_memory_is_checked():
     plugin = nc.format(CARRIED[0]).plugin
-    values, sent = torch.zeros(2 * 64), torch.zeros(_C.part_bytes(plugin, 64), dtype=torch.uint8)
+    values = torch.zeros(2 * 64)
+    sent, received = _C.part_buffers(plugin, values, 2)
+    assert sent.shape == received.shape and sent.data_ptr() != received.data_ptr()
+    sent = sent.flatten()
     with pytest.raises(ValueError, match="no equal parts"):
         _C.cast_parts(plugin, values, sent, 3, 0, None)
     with pytest.raises(ValueError, match="what is sent of gradients has"):
