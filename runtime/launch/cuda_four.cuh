@@ -47,10 +47,8 @@ template <class Type, class Place>
 __device__ __forceinline__ void store_four(const Place& place, Type* base, int row,
                                            const Four<Type>& four) {
   Type* target = in_global_memory(base) + place.offset() + row * place.matrix.columns;
-  if constexpr (Place::kFull) {
-    store_at_once(target, four);
-  } else if (place.has_words) {
-    if (place.owns(row, 0)) *reinterpret_cast<Four<Type>*>(target) = four;
+  if (Place::kFull || place.has_words) {
+    if (place.owns(row, 0)) store_at_once(target, four);
   } else {
 #pragma unroll
     for (int c = 0; c < kThreadColumns; ++c) {
