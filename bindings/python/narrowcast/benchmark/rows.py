@@ -17,15 +17,16 @@ _OPTIONS = {"sgd": {"momentum": 0.9}}
 _NUMBERS = {"adamw": 2}  # that a rule keeps of an element; others one
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _VALUE, _GRADIENT = 4, 2  # bytes; gradients of narrowcast's rows are bfloat16, of others float32
+_FLASH = {"master_weight_bits": None}  # it refuses its default for float32 weights
 _ADAMW, _MUON = "torch.optim.AdamW", "torch.optim.Muon"
-# Of other libraries: the module, the class, and the bytes of an element's moments.
+# Of other libraries: the module, the class, the bytes of an element's moments, and options.
 _OTHERS = {
     "adamw": {
-        "torchao AdamW8bit": ("torchao.optim", "AdamW8bit", 2 * (1 + 4 / 256)),
-        "bitsandbytes AdamW8bit": ("bitsandbytes.optim", "AdamW8bit", 2 * (1 + 4 / 256)),
-        "FlashOptim FlashAdamW": ("flashoptim", "FlashAdamW", 2 * (1 + 2 / 32)),
+        "torchao AdamW8bit": ("torchao.optim", "AdamW8bit", 2 * (1 + 4 / 256), {}),
+        "bitsandbytes AdamW8bit": ("bitsandbytes.optim", "AdamW8bit", 2 * (1 + 4 / 256), {}),
+        "FlashOptim FlashAdamW": ("flashoptim", "FlashAdamW", 2 * (1 + 2 / 32), _FLASH),
     },
-    "muon": {"dion Muon": ("dion", "Muon", 4)},
+    "muon": {"dion Muon": ("dion", "Muon", 4, {})},
 }
 
 
@@ -68,9 +69,10 @@ def all_rows(formats, rules, states) -> list[Row]:
     if "muon" in rules:
         plain.append(_plain(_MUON, "float32", 4, torch.optim.Muon))
     for rule in rules:
-        for name, (module, kind, kept) in _OTHERS.get(rule, {}).items():
+        for name, (module, kind, kept, given) in _OTHERS.get(rule, {}).items():
             state = "8 bits" if rule == "adamw" else "float32"
-            plain.append(_plain(name, state, kept, functools.partial(_imported, module, kind)))
+            made = functools.partial(_imported, module, kind)
+            plain.append(_plain(name, state, kept, made, **given))
     return plain + own
 
 
