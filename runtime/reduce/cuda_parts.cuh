@@ -182,42 +182,44 @@ __device__ __forceinline__ void add_codes(CodeString string, float multiplier,
 
 // In the order of ranks; kAhead slots are read before the first is waited for. What hides the wait
 // is as many threads as registers allow, or, of many slots, as many reads.
-template <class Sequence, class Type, int kAhead, int kElements>
+template <class Sequence, int kAhead, int kElements>
 __global__ void __launch_bounds__(kPartThreads, kAhead == 1 ? 5 : 4)
     add_parts_kernel(const __grid_constant__ nc_parts parts,
                      const __grid_constant__ PartBytes<Sequence> from) {
   constexpr int kBytes = kElements / kUnit * PartBytes<Sequence>::kBits;
-  constexpr bool kMayFuse = sizeof(Type) < sizeof(float);
-  using Run = PartRun<Type, kElements>;
-  const Run run(parts.elements);
-  if (run.left <= 0) return;
-  auto words = run.load(parts.values, parts.rank * parts.elements);
-  float sum[kElements] = {};
-  const auto add_own = [&] {
-    // Kept; the compiler would widen them, and wait for them, before it reads any codes.
-    unrolled<sizeof(words) / 4>([&](int i) { asm volatile("" : "+r"(words.at[i])); });
-    const auto own = __builtin_bit_cast(typename Run::Numbers, words);
-    unrolled<kElements>([&](int i) { sum[i] += widen(own.at[i]); });
-  };
-  const int slots = static_cast<int>(parts.ranks) - 1, rank = static_cast<int>(parts.rank);
+  with_dtype(parts.dtype, [&]<class Type>(Type*) {
+    constexpr bool kMayFuse = sizeof(Type) < sizeof(float);  // memory bounds sums of float32
+    using Run = PartRun<Type, kElements>;
+    const Run run(parts.elements);
+    if (run.left <= 0) return;
+    auto words = run.load(parts.values, parts.rank * parts.elements);
+    float sum[kElements] = {};
+    const auto add_own = [&] {
+      // Kept; the compiler would widen them, and wait for them, before it reads any codes.
+      unrolled<sizeof(words) / 4>([&](int i) { asm volatile("" : "+r"(words.at[i])); });
+      const auto own = __builtin_bit_cast(typename Run::Numbers, words);
+      unrolled<kElements>([&](int i) { sum[i] += widen(own.at[i]); });
+    };
+    const int slots = static_cast<int>(parts.ranks) - 1, rank = static_cast<int>(parts.rank);
 #pragma unroll 1
-  for (int begin = 0; begin < slots; begin += kAhead) {
-    CodeString string[kAhead] = {};
-    typename Sequence::ScaleType::Stored scale[kAhead];
+    for (int begin = 0; begin < slots; begin += kAhead) {
+      CodeString string[kAhead] = {};
+      typename Sequence::ScaleType::Stored scale[kAhead];
 #pragma unroll
-    for (int i = 0; i < kAhead && begin + i < slots; ++i) {
-      const void* codes = from.codes(begin + i, run.first);
-      __builtin_memcpy(&string[i], __builtin_assume_aligned(codes, kBytes & -kBytes), kBytes);
-      scale[i] = *from.scale(begin + i, run.first);
-    }
+      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+        const void* codes = from.codes(begin + i, run.first);
+        __builtin_memcpy(&string[i], __builtin_assume_aligned(codes, kBytes & -kBytes), kBytes);
+        scale[i] = *from.scale(begin + i, run.first);
+      }
 #pragma unroll
-    for (int i = 0; i < kAhead && begin + i < slots; ++i) {
-      if (begin + i == rank) add_own();
-      add_codes<Sequence, kMayFuse>(string[i], typename Sequence::Decoder{}(scale[i]), sum);
+      for (int i = 0; i < kAhead && begin + i < slots; ++i) {
+        if (begin + i == rank) add_own();
+        add_codes<Sequence, kMayFuse>(string[i], typename Sequence::Decoder{}(scale[i]), sum);
+      }
     }
-  }
-  if (rank == slots) add_own();
-  run.store(parts.sum, quotients_of<Type>(sum, parts.divisor));
+    if (rank == slots) add_own();
+    run.store(parts.sum, quotients_of<Type>(sum, parts.divisor));
+  });
 }
 
 template <class Sequence>
@@ -241,19 +243,15 @@ struct CudaParts {
                : launch<cast_parts_kernel<Sequence, Nearest>>(parts, parts->ranks - 1);
   }
   static const char* add(const nc_parts* parts) {
-    const char* error = nullptr;
-    with_dtype(parts->dtype, [&]<class Type>(Type*) {
-      constexpr bool kIsNarrow = sizeof(Type) < sizeof(float);
-      if (parts->ranks > 2) {
-        constexpr int kAhead = kIsNarrow && PartBytes<Sequence>::kBits <= 4 ? 8 : 4;
-        error = launch<add_parts_kernel<Sequence, Type, kAhead, kRun>>(parts, 1);
-      } else {
-        // Of float32 a unit is 32 bytes, so there is enough to read, and more threads have room.
-        constexpr int kElements = kIsNarrow ? kRun : kUnit;
-        error = launch<add_parts_kernel<Sequence, Type, 1, kElements>, kElements>(parts, 1);
-      }
-    });
-    return error;
+    const bool is_float32 = parts->dtype == NC_F32;
+    if (parts->ranks > 2) {
+      constexpr int kFew = 4, kMany = PartBytes<Sequence>::kBits <= 4 ? 7 : kFew;
+      return is_float32 ? launch<add_parts_kernel<Sequence, kFew, kRun>>(parts, 1)
+                        : launch<add_parts_kernel<Sequence, kMany, kRun>>(parts, 1);
+    }
+    // Of float32 a unit is 32 bytes, so there is enough to read, and more threads have room.
+    return is_float32 ? launch<add_parts_kernel<Sequence, 1, kUnit>, kUnit>(parts, 1)
+                      : launch<add_parts_kernel<Sequence, 1, kRun>>(parts, 1);
   }
 };
 
