@@ -1,5 +1,5 @@
 """What a reader is shown of formats, from the facts that the generator writes (facts.json): the
-page of each (page.md), the picture of its bytes (layout.svg), and the table of all (README.md).
+page of each (page.md), and the table of all (README.md).
 
 It stands alone: tools/regenerate.py uses it in a tree that is not built.
 """
@@ -8,8 +8,6 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-
-from . import svg
 
 _USAGES = "rowwise", "columnwise"
 
@@ -21,10 +19,9 @@ is left of it after the format's cast to nearest, with scales from the amax of x
 
 
 def write(folder: Path) -> None:
-    """Writes a format's page and picture beside its facts. OSError if a file cannot be."""
+    """Writes a format's page beside its facts. OSError if it cannot be."""
     f = json.loads((folder / "facts.json").read_text(encoding="utf-8"))
-    for name, text in (("page.md", page(f)), ("layout.svg", svg.picture(f))):
-        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "page.md").write_text(page(f), encoding="utf-8")
 
 
 def page(f: dict) -> str:
@@ -43,9 +40,7 @@ Reference: {f["reference"]}
 
 ## Bytes
 
-Of a matrix of {rows} x {columns}:
-
-![The data and scales of {f["name"]} in memory](layout.svg)
+Of a matrix of {rows} x {columns}. `narrowcast show {f["name"]}` draws what the first ones hold.
 
 {reasons["packing"]} A value is decoded as {reasons["decoding"]}.
 
