@@ -100,7 +100,7 @@ def _add_bench_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", **device)
     lines = "also write a line of JSON a row; -: to the standard output"
     parser.add_argument("--json", metavar="FILE", help=lines)
-    parser.add_argument("--plot", metavar="FILE", help="also draw the times, as an SVG")
+    parser.add_argument("--plot", metavar="FILE", help="also draw the times, by matplotlib")
 
 
 def _shape(text: str) -> tuple[int, int]:

@@ -1,7 +1,6 @@
 """The command line: narrowcast bench, in a size at which its times mean nothing."""
 
 import json
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -11,8 +10,11 @@ from narrowcast.__main__ import main
 from narrowcast.benchmark import rows as benchmarked
 from narrowcast.benchmark import weights
 
-# What a library is named, its module and class, and the bytes of an element's moments.
-LIBRARIES = {"there": ("torch.optim", "Adam", 8), "missing": ("no_such_library", "AdamW", 2)}
+# What a library is named, its module and class, the bytes of an element's moments, and options.
+LIBRARIES = {
+    "there": ("torch.optim", "Adam", 8, {"foreach": True}),
+    "missing": ("no_such_library", "AdamW", 2, {}),
+}
 SMALL = "bench", "--device", "cpu", "--millions", "0.01", "--rounds", "2"
 
 
@@ -90,11 +92,13 @@ def test_kept_is_what_is_kept(device):
 
 
 def test_a_plot(run, tmp_path):
+    pytest.importorskip("matplotlib")
     picture = tmp_path / "picture.svg"
     rows = run("--formats", "nvfp4", "--rules", "lion", "--plot", str(picture))
-    drawn = ElementTree.parse(picture).getroot()
-    bars = [one.get("class") for one in drawn.iter("{http://www.w3.org/2000/svg}rect")]
-    assert bars == ["page", "other", *["own"] * (len(rows) - 1)]
+    drawn = picture.read_text(encoding="utf-8")
+    counts = [drawn.count(f"fill: {colour}") for colour in ("#bbbbbb", "#4477aa")]
+    assert counts == [1, len(rows) - 1]
+    assert all(f">{row['optimizer']}, {row['format']}, {row['state']}<" in drawn for row in rows)
 
 
 def test_shapes():
@@ -116,6 +120,7 @@ def test_shapes():
         (("--rounds", "0"), "--rounds is at least 1"),
         (("--millions", "0"), "--millions more than 0"),
         (("--json", "no_such_folder/rows"), "no_such_folder/rows"),
+        (("--plot", "picture.text"), "--plot picture.text: the name ends in .svg, .png"),
     ],
 )
 def test_errors(capsys, arguments, sentence):

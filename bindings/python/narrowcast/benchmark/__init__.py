@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from narrowcast import registry
-from narrowcast.benchmark import chart, report, rows, timing
+from narrowcast.benchmark import report, rows, timing
 from narrowcast.benchmark.weights import Weights
 
 _COLUMNS = [
@@ -51,7 +51,7 @@ def run(
     rounds     in each of which all rows step in turn; None: 20, on the CPU 5
     device     "cpu" or "cuda"; None: cuda where there is one
     json, plot
-               files: a line a row ("-": the standard output), and the times as bars, an SVG
+               files: a line a row ("-": the standard output), and the times as bars, by matplotlib
     """
     device = _device(device)
     rounds = _ROUNDS[device] if rounds is None else rounds
@@ -59,6 +59,10 @@ def run(
         raise ValueError("--rounds is at least 1, and --millions more than 0")
     formats = [registry.format(name).name for name in formats or registry.formats()]
     chosen = rows.all_rows(formats, rules, states)
+    if plot:
+        from narrowcast.benchmark import chart  # which wants matplotlib
+
+        chart.check(plot)
     for path in {json, plot} - {None, "-"}:
         Path(path).touch()  # a file that cannot be written is found before the work
     count = 1e6 * millions if millions else _fitting(chosen, device)

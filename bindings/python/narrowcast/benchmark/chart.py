@@ -1,36 +1,35 @@
-"""The picture of a run, an SVG: a bar a row."""
+"""The picture of a run: a bar a row, by matplotlib, which only this needs."""
 
-from xml.sax.saxutils import escape
+from pathlib import Path
 
-_LINE, _LABELS, _BARS, _FIGURES = 18, 360, 420, 170  # pixels: a row's height, and the three columns
-_STYLE = (
-    'text { font: 12px system-ui, "Segoe UI", Helvetica, Arial, sans-serif; fill: #1f2328; } '
-    ".end { text-anchor: end; } .page { fill: #ffffff; } .own { fill: #4477aa; } "
-    ".other { fill: #bbbbbb; }"
-)
+try:
+    import matplotlib
+    from matplotlib.figure import Figure
+except ModuleNotFoundError as error:
+    raise ValueError("--plot draws by matplotlib: pip install matplotlib") from error
+
+_OWN, _OTHER = "#4477aa", "#bbbbbb"
+
+
+def check(path: str) -> None:
+    """ValueError unless the end of the name says which kind of picture it is to be."""
+    kinds = Figure().canvas.get_supported_filetypes()
+    if Path(path).suffix[1:] not in kinds:
+        raise ValueError(f"--plot {path}: the name ends in .svg, .png or another of {[*kinds]}")
 
 
 def write(rows: list[dict], path: str) -> None:
     """Milliseconds of a step, and its share of a copy's speed. narrowcast's bars are blue."""
-    longest = max(row["ms"] for row in rows)
-    width, height = _LABELS + _BARS + _FIGURES, _LINE * (len(rows) + 3)
-    title = f"ms a step, {rows[0]['parameters']:,} parameters, {rows[0]['device']}"
-    lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" role="img">',
-        f"<title>{escape(title)}</title><style>{_STYLE}</style>",
-        f'<rect class="page" width="{width}" height="{height}"/>',
-        f'<text x="{_LABELS}" y="{_LINE}">{escape(title)}</text>',
-    ]
-    for number, row in enumerate(rows):
-        y = _LINE * (number + 2)
-        label = escape(f"{row['optimizer']}, {row['format']}, {row['state']}")
-        length = _BARS * row["ms"] / longest
-        kind = "own" if row["optimizer"].startswith("nc.") else "other"
-        share = "" if row["of_copy"] is None else f", {row['of_copy']:.2f} of copy"
-        lines += [
-            f'<text class="end" x="{_LABELS - 6}" y="{y}">{label}</text>',
-            f'<rect class="{kind}" x="{_LABELS}" y="{y - 11}" width="{length:.1f}" height="14"/>',
-            f'<text x="{_LABELS + length + 5:.1f}" y="{y}">{row["ms"]:.3f}{share}</text>',
-        ]
-    with open(path, "w", encoding="utf-8") as file:
-        file.write("\n".join([*lines, "</svg>", ""]))
+    figure = Figure(figsize=(10, 0.6 + 0.25 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    labels = [f"{row['optimizer']}, {row['format']}, {row['state']}" for row in rows]
+    colours = [_OWN if row["optimizer"].startswith("nc.") else _OTHER for row in rows]
+    bars = axes.barh(labels, [row["ms"] for row in rows], color=colours)
+    shares = ["" if row["of_copy"] is None else f", {row['of_copy']:.2f} of copy" for row in rows]
+    texts = [f"{row['ms']:.3f}{share}" for row, share in zip(rows, shares, strict=True)]
+    axes.bar_label(bars, texts, padding=4)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
+    axes.set_title(f"ms a step, {rows[0]['parameters']:,} parameters, {rows[0]['device']}")
+    with matplotlib.rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
+        figure.savefig(path)
