@@ -1,5 +1,5 @@
 // Casts and sums of a reduce-scatter on the GPU: a thread has a run of a part, and neighbouring
-// threads have a block together. Instructions bound both, so few are spent on an element.
+// threads have a block together. Instructions bound most of them, so few are spent on an element.
 #pragma once
 
 #include "runtime/launch/dtype.hpp"
@@ -154,7 +154,7 @@ __device__ __forceinline__ auto quotients_of(const float (&sum)[kElements], floa
 }
 
 // Adds codes under their scale. Of four bits and a power of two a product is exact, so it may be
-// fused with the sum, unless it or the multiplier overflows, or is a NaN.
+// fused with the sum, unless the product or the multiplier overflows, or the multiplier is a NaN.
 template <class Sequence, bool kMayFuse, int kElements>
 __device__ __forceinline__ void add_codes(CodeString string, float multiplier,
                                           float (&sum)[kElements]) {

@@ -1,11 +1,13 @@
 """The command line: narrowcast bench, in a size at which its times mean nothing."""
 
 import json
+import sys
 
 import pytest
 import torch
 
 import narrowcast as nc
+from narrowcast import benchmark
 from narrowcast.__main__ import main
 from narrowcast.benchmark import rows as benchmarked
 from narrowcast.benchmark import weights
@@ -91,14 +93,24 @@ def test_kept_is_what_is_kept(device):
             assert kept == pytest.approx(row.kept, rel=0.01), row
 
 
-def test_a_plot(run, tmp_path):
+def test_a_plot(run, tmp_path, capsys):
     pytest.importorskip("matplotlib")
+    assert main([*SMALL, "--plot", "picture.text"]) == 1
+    assert "--plot picture.text: the name ends in .svg, .png" in capsys.readouterr().err
     picture = tmp_path / "picture.svg"
     rows = run("--formats", "nvfp4", "--rules", "lion", "--plot", str(picture))
     drawn = picture.read_text(encoding="utf-8")
     counts = [drawn.count(f"fill: {colour}") for colour in ("#bbbbbb", "#4477aa")]
     assert counts == [1, len(rows) - 1]
     assert all(f">{row['optimizer']}, {row['format']}, {row['state']}<" in drawn for row in rows)
+
+
+def test_a_plot_without_matplotlib(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.delitem(sys.modules, "narrowcast.benchmark.chart", raising=False)
+    monkeypatch.delattr(benchmark, "chart", raising=False)
+    assert main([*SMALL, "--plot", "picture.svg"]) == 1
+    assert "--plot draws by matplotlib: pip install matplotlib" in capsys.readouterr().err
 
 
 def test_shapes():
@@ -120,7 +132,6 @@ def test_shapes():
         (("--rounds", "0"), "--rounds is at least 1"),
         (("--millions", "0"), "--millions more than 0"),
         (("--json", "no_such_folder/rows"), "no_such_folder/rows"),
-        (("--plot", "picture.text"), "--plot picture.text: the name ends in .svg, .png"),
     ],
 )
 def test_errors(capsys, arguments, sentence):

@@ -32,7 +32,7 @@ A step, arrow by arrow. Files are of this folder, or under bindings/ and runtime
 
 Launches: one a table, which has the parameters of one device, format (or none) and rounding, and
 of one process group where amaxes are reduced (launches.py: Key). With a scale that spans the tensor
-UpdateTable.update finds each shard's amax, Reduction.reduce makes of them those of whole tensors,
+UpdateTable.update finds each shard's amax, Reduction.reduce makes the whole tensors' of these,
 and UpdateTable.finish casts by these; with delayed scaling the reduced amax goes into the history.
 Blocks that several ranks share are cast last (narrowcast.flat.fusing). docs/architecture.md has
 what a step launches, reduces and waits for.

@@ -40,7 +40,8 @@ Reference: {f["reference"]}
 
 ## Bytes
 
-Of a matrix of {rows} x {columns}. `narrowcast show {f["name"]}` draws what the first ones hold.
+The buffers of a matrix of {rows} x {columns}. `narrowcast show {f["name"]}` draws the elements that
+the first bytes hold.
 
 {reasons["packing"]} A value is decoded as {reasons["decoding"]}.
 
@@ -100,7 +101,7 @@ from them. *by pass*: the forward gathers rowwise, the backward columnwise.
 optimizer step.
 - **relative error**, **signal to noise**: of rowwise. {_METHOD}
 
-Each format's page shows its bytes in memory, and what each phase of FSDP2 gathers. The facts are \
+Each format's page lists its buffers, and what each phase of FSDP2 gathers. The facts are \
 those of [spec/](../spec/README.md), the bytes those of
 [docs/numerics.md](../docs/numerics.md).
 """
@@ -155,7 +156,7 @@ def _buffers(f: dict) -> list[tuple]:
 
 
 def _rules(f: dict) -> list[tuple]:
-    names = ("a cut", "the transpose", "a join", "values into a part", "a new tensor")
+    names = ("a cut", "the transpose", "a join", "values into a part", "the shape")
     return [
         (name, f"**{'exact' if rule['exact'] else 'error'}**: {rule['text']}")
         for name, rule in zip(names, f["rules"], strict=True)

@@ -50,7 +50,7 @@ def export(
     Every rank calls it, with the same weights or shards of them, and the first rank writes. At most
     one whole weight is on the device beyond the model, and one file in the host's memory. The
     folder appears when it is complete. Until then it is ".NAME.partial-..." beside its place, and
-    is removed if the export fails. Of two exports into one folder the last stays.
+    is removed if the export fails.
 
     FileExistsError, before anything is written: the folder exists. ValueError: file_size, and as in
     nc.export_tensors. DisagreementError: ranks have other weights, as stages of a pipeline have. If

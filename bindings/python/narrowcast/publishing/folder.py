@@ -51,7 +51,7 @@ class NewFolder:
         # Another name for each export.
         partial = target.with_name(f".{target.name}.partial-{secrets.token_hex(8)}")
         partial.mkdir()
-        self._partial = partial
+        self._partial, self._old = partial, partial.with_name(f"{partial.name}-old")
         for name, text in texts.items():
             (partial / name).write_text(text, encoding="utf-8")
 
@@ -83,15 +83,16 @@ class NewFolder:
         if len(self._names) > 1:
             text = json.dumps(index, indent=2) + "\n"
             (self._partial / "model.safetensors.index.json").write_text(text, encoding="utf-8")
-        old = self._partial.with_name(f"{self._partial.name}-old")
-        if self.target.exists():
-            self.target.rename(old)
+        if self.overwrite and self.target.exists():
+            self.target.rename(self._old)
         self._partial.rename(self.target)
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self._old, ignore_errors=True)
 
     def discard(self) -> None:
         if self._partial is not None:
             shutil.rmtree(self._partial, ignore_errors=True)
+            if self._old.exists() and not self.target.exists():
+                self._old.rename(self.target)
 
 
 # ---- one that is there: of its files each rank reads what it needs ----
