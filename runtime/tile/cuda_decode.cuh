@@ -22,6 +22,7 @@ __device__ __forceinline__ __half2 halves_of(uint32_t bits) {
 }
 
 inline constexpr int kHalfBias = 15, kHalfMantissa = 10;
+inline constexpr uint32_t kTwice = 0x00010001;  // times a half's bits: in both halves of a word
 
 // With its bits at the ends of a half's fields, a code is a half too small by this power of two,
 // subnormals, infinity and NaN included.
@@ -30,7 +31,6 @@ inline constexpr float kAboveHalf = power_of_two(kHalfBias - Element::kBias);
 
 template <class Element>
 __device__ __forceinline__ FourHalves decode_to_halves(uint32_t codes) {
-  constexpr uint32_t kTwice = 0x00010001;
   constexpr int kUp = kHalfMantissa - Element::kMantissaBits;
   constexpr uint32_t kMagnitudes = kTwice * (Element::kMagnitude << kUp);
   FourHalves halves;
@@ -111,7 +111,6 @@ __device__ __forceinline__ void decode4(uint32_t codes, float (&x)[4]) {
 template <class Element>
 __device__ __forceinline__ void decode8_below(uint32_t packed, float (&x)[8]) {
   static_assert(Element::kBits == 4 && has_halves<Element>());
-  constexpr uint32_t kTwice = 0x00010001;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int up = kHalfMantissa - Element::kMantissaBits - 4 * i;

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 import narrowcast as nc
 import ranks
 from any_cut_models import CUT_WITHIN_BLOCKS, Narrow, assert_whole, sharded
+from cut_weights import cut_into_columns
 from internals import is_unaligned
 from memory import SMALL, grown, storages
 from models import SHARDINGS, assert_equal_state, build, build_plain, loss_of, same, shard, train
@@ -105,10 +106,7 @@ def test_columns(mesh, device):
     (drawn,) = adamw(model, residual_bits=0)
     with pytest.raises(NotImplementedError, match="residual_bits=8"):
         step_both(mesh, (model, whole), [drawn], 1)
-    layer = nn.Linear(192, 8, bias=False, device=device)
-    fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
-    (optimizer,) = adamw(layer)
-    layer(torch.ones(1, 192, device=device)).sum().backward()
+    (optimizer,) = adamw(cut_into_columns(mesh, 192, 8))
     with pytest.raises(NotImplementedError, match=r"96 columns, which divides blocks of 128"):
         optimizer.step()
 

@@ -1,7 +1,9 @@
 """Models whose weights are cut over ranks, beside the whole ones that they must equal."""
 
-from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, Shard
 
 import narrowcast as nc
 from internals import is_unaligned
@@ -10,6 +12,14 @@ from narrowcast.tensor import dtensors
 from weights import quantized, value_of
 
 BY_SHARD = ("rowwise_data", "rowwise_scale_inv", "tensor_amax")
+
+
+def cut_into_columns(mesh, inputs, outputs):
+    """A plain layer, of which each rank has some columns, with a gradient."""
+    layer = nn.Linear(inputs, outputs, bias=False, device=mesh.device_type)
+    fully_shard(layer, mesh=mesh, shard_placement_fn=lambda _: Shard(1))
+    layer(torch.ones(1, inputs, device=mesh.device_type)).sum().backward()
+    return layer
 
 
 def part_of(whole, parameter):

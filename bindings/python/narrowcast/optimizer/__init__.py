@@ -35,7 +35,7 @@ of one process group where amaxes are reduced (launches.py: Key). With a scale t
 UpdateTable.update finds each shard's amax, Reduction.reduce makes the whole tensors' of these,
 and UpdateTable.finish casts by these; with delayed scaling the reduced amax goes into the history.
 Blocks that several ranks share are cast last (narrowcast.flat.fusing). docs/architecture.md has
-what a step launches, reduces and waits for.
+a step's launches, reductions and waits.
 
 Nothing here depends on which rule it is: narrowcast.optim has a class for each.
 """

@@ -41,7 +41,7 @@ def load_state_dict(optimizer, state_dict: dict) -> None:
             group = groups[entry.group]
             state = entry.state or states.make_state(optimizer, entry.parameter, group)
             saved = state_formats.converted(state, saved, entry)
-            if is_torchs:  # which carries along what it does not know
+            if is_torchs:  # which carries unknown entries along
                 saved = {name: one for name, one in saved.items() if name not in _OPTIONAL}
             _check(state, saved, entry.name)
             loaded[entry.parameter] = state, saved

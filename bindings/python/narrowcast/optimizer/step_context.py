@@ -76,7 +76,7 @@ def _on(given, device: torch.device) -> torch.Tensor | None:
     if given is None:
         return None
     if isinstance(given, torch.Tensor):
-        # Without a wait the host would read what has not arrived.
+        # Without a wait the host would read before the copy has arrived.
         return given.to(device, torch.float32, non_blocking=device.type != "cpu")
     return torch.full((), given, dtype=torch.float32, device=device)
 

@@ -36,8 +36,8 @@ def same(what: str, facts: Iterable[Fact]) -> None:
 
 
 def largest(number: torch.Tensor, groups: dict[dist.ProcessGroup, torch.device]) -> torch.Tensor:
-    """The largest of the numbers, tensors of one element, that ranks of some process groups have,
-    each with a device of its ranks: reduced over one after another. Collective.
+    """The largest number of any rank. `number`: this rank's, a tensor of one element; `groups`:
+    process groups, each with a device of its ranks, reduced over one after another. Collective.
     """
     for group, device in groups.items():
         number = number.to(device, copy=True)
