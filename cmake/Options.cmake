@@ -90,7 +90,7 @@ target_compile_options(
     -fno-trapping-math>
     $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false
     --expt-relaxed-constexpr
-    -Xfatbin=-compress-all # a fifth of the bytes, of which a wheel has some for each architecture
+    --compress-mode=size # less than a fifth of the bytes, of which a wheel has some for each architecture
     -Xcompiler=-Wall,-Wextra,-ffp-contract=off>)
 if(NARROWCAST_WERROR)
   target_compile_options(narrowcast_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>

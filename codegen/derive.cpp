@@ -56,9 +56,8 @@ int64_t wire_bytes(const Layout& layout, Extent matrix) {
 
 ExampleUsage example_of(const Plan& plan, const Layout& layout, Extent matrix) {
   const Extent data = data_shape(layout, matrix), scale = scale_shape(layout, matrix);
-  return {{"uint8", data_extent(layout, matrix), data, data.rows * data.columns},
-          {plan.scale_dtype, scale_extent(layout, matrix), scale,
-           scale.rows * scale.columns * layout.scale_bytes},
+  return {{"uint8", data, data.rows * data.columns},
+          {plan.scale_dtype, scale, scale.rows * scale.columns * layout.scale_bytes},
           wire_bytes(layout, matrix)};
 }
 

@@ -31,7 +31,7 @@ struct TypeNames {
 // One buffer of a matrix of a given shape, as a tensor library sees it.
 struct BufferShape {
   std::string type;    // "uint8", or that of scales
-  Extent used, shape;  // elements or scales as they are stored, without padding; the buffer's shape
+  Extent shape;
   int64_t bytes;
 };
 

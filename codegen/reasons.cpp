@@ -116,7 +116,10 @@ std::string packing(const Plan& plan) {
   if (elements == 1) return "A byte holds one element.";
   const int64_t bytes = elements * plan.code_bits / 8;
   return (bytes == 1 ? "A byte holds " : std::to_string(bytes) + " bytes hold ") +
-         std::to_string(elements) + " elements of a stored row, low bits first.";
+         std::to_string(elements) +
+         " elements of a stored row, low bits first. A stored row has a "
+         "multiple of " +
+         std::to_string(elements) + " elements.";
 }
 
 std::string decoding(const Plan& plan) {

@@ -27,11 +27,6 @@ OperationRule transposition(const Plan& plan) {
   return exact("the usages change places, over the same buffers");
 }
 
-OperationRule join(const Plan& plan) {
-  return exact("joints " + steps(plan) +
-               (plan.tensor_amax ? ", and pieces of one tensor-wide scale" : ""));
-}
-
 OperationRule write_part(const Plan& plan) {
   if (plan.tensor_amax) {
     return error(
@@ -40,23 +35,10 @@ OperationRule write_part(const Plan& plan) {
   return exact("the bytes of the value quantized alone, which has blocks of its own");
 }
 
-// A stored row of either usage is whole bytes.
-OperationRule make(const Plan& plan) {
-  const int64_t group = elements_per_group(plan.rowwise);
-  if (group == 1) return exact("any shape");
-  const std::string multiples = " in multiples of " + std::to_string(group);
-  const auto held = [&](const nc_layout& layout) {
-    return (layout.transposed ? "rows" : "columns") + multiples;
-  };
-  const std::string rowwise = held(plan.rowwise), columnwise = held(plan.columnwise);
-  return exact(rowwise == columnwise ? rowwise : rowwise + " and " + columnwise);
-}
-
 }  // namespace
 
 std::array<OperationRule, NC_OPERATION_COUNT> rules_of(const Plan& plan) {
-  return {exact("cuts " + steps(plan)), transposition(plan), join(plan), write_part(plan),
-          make(plan)};
+  return {exact("cuts " + steps(plan)), transposition(plan), write_part(plan)};
 }
 
 }  // namespace narrowcast::codegen

@@ -16,8 +16,8 @@ bool is_snake_case(std::string_view name) {
                      [&](char c) { return is_lower(c) || (c >= '0' && c <= '9') || c == '_'; });
 }
 
-// Text that is shown as it is, in lists and in pictures: no control characters, those of two bytes
-// among them, and none of the two that XML has not; and something to be seen.
+// Text that is shown as it is: no control characters, those of two bytes among them, and something
+// to be seen.
 bool one_line(std::string_view text) {
   const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
   if (std::any_of(text.begin(), text.end(), is_control)) return false;
@@ -25,9 +25,6 @@ bool one_line(std::string_view text) {
     const bool is_of_two_bytes =
         text[i] == '\xc2' && static_cast<unsigned char>(text[i + 1]) < 0xa0;
     if (is_of_two_bytes) return false;
-  }
-  for (const std::string_view outside_xml : {"\xef\xbf\xbe", "\xef\xbf\xbf"}) {
-    if (text.find(outside_xml) != std::string_view::npos) return false;
   }
   return text.find_first_not_of(' ') != std::string_view::npos;
 }

@@ -15,26 +15,19 @@ std::string pair(int64_t rows, int64_t columns) {
 }
 
 std::string buffer(const BufferShape& buffer) {
-  return fill(R"({"type": "$type$", "used": $used$, "shape": $shape$, "bytes": $bytes$})",
+  return fill(R"({"type": "$type$", "shape": $shape$, "bytes": $bytes$})",
               {{"type", buffer.type},
-               {"used", pair(buffer.used.rows, buffer.used.columns)},
                {"shape", pair(buffer.shape.rows, buffer.shape.columns)},
                {"bytes", std::to_string(buffer.bytes)}});
 }
 
 std::string usage(const Plan& plan, const nc_layout& layout, const ExampleUsage& example,
                   double bits, double wire_bits) {
-  const bool spans = layout.block_rows == 0;
-  const auto unless_spanning = [&](int64_t rows, int64_t columns) {
-    return spans ? quoted("tensor") : pair(rows, columns);
-  };
+  const std::string block =
+      layout.block_rows == 0 ? quoted("tensor") : pair(layout.block_rows, layout.block_columns);
   return fill(R"text(
     {
       "block": $block$,
-      "scale_per": $scale_per$,
-      "transposed": $transposed$,
-      "scale_transposed": $scale_transposed$,
-      "element_bits": $element_bits$,
       "bits": $bits$,
       "wire_bits": $wire_bits$,
       "wire_bytes": $wire_bytes$,
@@ -43,11 +36,7 @@ std::string usage(const Plan& plan, const nc_layout& layout, const ExampleUsage&
       "scale": $scale$
     }
   )text",
-              {{"block", unless_spanning(layout.block_rows, layout.block_columns)},
-               {"scale_per", unless_spanning(layout.scale_per_rows, layout.scale_per_columns)},
-               {"transposed", flag(layout.transposed)},
-               {"scale_transposed", flag(layout.scale_transposed)},
-               {"element_bits", std::to_string(layout.element_bits)},
+              {{"block", block},
                {"bits", number(bits)},
                {"wire_bits", number(wire_bits)},
                {"wire_bytes", std::to_string(example.wire_bytes)},
@@ -123,7 +112,6 @@ std::string emit_facts(const Plan& plan) {
       "summary": $summary$,
       "reference": $reference$,
       "element": "$element$",
-      "code_bits": $code_bits$,
       "packing": "$packing$",
       "scale": "$scale$",
       "tensor_scale": $tensor_scale$,
@@ -150,7 +138,6 @@ std::string emit_facts(const Plan& plan) {
                  {"summary", json_string(plan.summary)},
                  {"reference", json_string(plan.reference)},
                  {"element", std::string(word_of(plan.element))},
-                 {"code_bits", std::to_string(plan.code_bits)},
                  {"packing", std::string(word_of(plan.packing))},
                  {"scale", std::string(word_of(plan.scale))},
                  {"tensor_scale", tensor_scale.empty() ? "null" : quoted(tensor_scale)},

@@ -62,9 +62,7 @@ inline constexpr nc_format kFacts = {
             {0, 0,
              "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
              "would have other values"},
-            {1, 0, "joints at multiples of 128 rows, 128 columns"},
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
-            {1, 0, "any shape"},
         },
     .products = {},
     .tensor_range = Format::kTensorRange,

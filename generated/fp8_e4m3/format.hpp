@@ -60,10 +60,8 @@ inline constexpr nc_format kFacts = {
         {
             {1, 0, "cuts anywhere"},
             {1, 0, "the usages change places, over the same buffers"},
-            {1, 0, "joints anywhere, and pieces of one tensor-wide scale"},
             {0, 0,
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
-            {1, 0, "any shape"},
         },
     .products =
         {

@@ -60,9 +60,7 @@ inline constexpr nc_format kFacts = {
         {
             {1, 0, "cuts at multiples of 32 rows, 32 columns"},
             {1, 0, "the usages change places, over the same buffers"},
-            {1, 0, "joints at multiples of 32 rows, 32 columns"},
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
-            {1, 0, "any shape"},
         },
     .products =
         {

@@ -63,9 +63,7 @@ inline constexpr nc_format kFacts = {
             {0, 0,
              "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
              "would have other values"},
-            {1, 0, "joints at multiples of 32 rows, 32 columns"},
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
-            {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
     .products = {},
     .tensor_range = Format::kTensorRange,

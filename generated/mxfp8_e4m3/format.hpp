@@ -72,9 +72,7 @@ inline constexpr nc_format kFacts = {
             {1, 0, "cuts at multiples of 32 rows, 32 columns"},
             {0, 0,
              "its columnwise bytes are not stored as the rowwise bytes of the transposed matrix"},
-            {1, 0, "joints at multiples of 32 rows, 32 columns"},
             {1, 0, "the bytes of the value quantized alone, which has blocks of its own"},
-            {1, 0, "any shape"},
         },
     .products =
         {

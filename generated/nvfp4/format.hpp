@@ -63,11 +63,8 @@ inline constexpr nc_format kFacts = {
         {
             {1, 0, "cuts at multiples of 16 rows, 16 columns"},
             {1, 0, "the usages change places, over the same buffers"},
-            {1, 0,
-             "joints at multiples of 16 rows, 16 columns, and pieces of one tensor-wide scale"},
             {0, 0,
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
-            {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
     .products =
         {

@@ -63,11 +63,8 @@ inline constexpr nc_format kFacts = {
             {0, 0,
              "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
              "would have other values"},
-            {1, 0,
-             "joints at multiples of 16 rows, 16 columns, and pieces of one tensor-wide scale"},
             {0, 0,
              "without a master, for a scale spans the whole tensor; with one: exact, through it"},
-            {1, 0, "columns in multiples of 2 and rows in multiples of 2"},
         },
     .products = {},
     .tensor_range = Format::kTensorRange,

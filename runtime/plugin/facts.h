@@ -19,10 +19,8 @@ typedef enum nc_buffer {
 typedef enum nc_operation {
   NC_CUT = 0,        /* a part of it, over the same bytes */
   NC_TRANSPOSE = 1,  /* rows and columns exchanged, over the same bytes */
-  NC_JOIN = 2,       /* one of several */
-  NC_WRITE_PART = 3, /* values into a part of it */
-  NC_MAKE = 4,       /* a new one of a given shape */
-  NC_OPERATION_COUNT = 5
+  NC_WRITE_PART = 2, /* values into a part of it */
+  NC_OPERATION_COUNT = 3
 } nc_operation;
 
 typedef struct nc_rule {

@@ -110,14 +110,10 @@ TEST_CASE("rules") {
   check("nvfp4_1d", NC_TRANSPOSE, false,
         "its columnwise bytes are quantized in blocks of their own, so the transposed matrix "
         "would have other values");
-  check("fp8_e4m3", NC_JOIN, true, "joints anywhere, and pieces of one tensor-wide scale");
-  check("int8_block32", NC_JOIN, true, "joints at multiples of 32 rows, 32 columns");
   check("nvfp4", NC_WRITE_PART, false,
         "without a master, for a scale spans the whole tensor; with one: exact, through it");
   check("mxint8", NC_WRITE_PART, true,
         "the bytes of the value quantized alone, which has blocks of its own");
-  check("mxfp6_e3m2", NC_MAKE, true, "columns in multiples of 4 and rows in multiples of 4");
-  check("mxfp8_e4m3", NC_MAKE, true, "any shape");
 }
 
 // Whether a cut above `row` divides a block or a byte: looked up element by element.

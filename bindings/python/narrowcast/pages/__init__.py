@@ -156,7 +156,7 @@ def _buffers(f: dict) -> list[tuple]:
 
 
 def _rules(f: dict) -> list[tuple]:
-    names = ("a cut", "the transpose", "a join", "values into a part", "the shape")
+    names = "a cut", "the transpose", "values into a part"
     return [
         (name, f"**{'exact' if rule['exact'] else 'error'}**: {rule['text']}")
         for name, rule in zip(names, f["rules"], strict=True)

@@ -68,9 +68,7 @@ class Rules:
 
     cut: Outcome
     transpose: Outcome
-    join: Outcome
     write_part: Outcome
-    make: Outcome
 
 
 @dataclasses.dataclass(frozen=True)
