@@ -20,17 +20,6 @@ __device__ __forceinline__ void load_floats(const Place& place, int32_t dtype, c
   });
 }
 
-template <class Place>
-__device__ __forceinline__ void store_floats(const Place& place, int32_t dtype, void* base, int row,
-                                             const float (&x)[kThreadColumns]) {
-  with_dtype(dtype, [&]<class Type>(Type*) {
-    Four<Type> four;
-#pragma unroll
-    for (int c = 0; c < kThreadColumns; ++c) four.at[c] = narrow<Type>(x[c]);
-    store_four(place, static_cast<Type*>(base), row, four);
-  });
-}
-
 template <class Tile>
 __device__ __forceinline__ void load_value(Tile& tile, const nc_tensor& tensor, bool source_bf16) {
   with_dtype(tensor.value_dtype, [&]<class Type>(Type*) {
