@@ -81,8 +81,9 @@ def test_in_the_tree(reader, tmp_path):
     regenerate, test = commands.split("make test")
     reader(make + regenerate, tree)
 
-    new = set(tree_of(tree)) - set(before)
-    edited = {path for path in before if tree_of(tree)[path] != before[path]}
+    after = tree_of(tree)
+    new = set(after) - set(before)
+    edited = {path for path in before if after[path] != before[path]}
     index = Path("generated", "README.md")
     assert edited == {index}, "other files were edited than the table of all formats"
     assert f"({name}/page.md)" in (tree / index).read_text(encoding="utf-8")

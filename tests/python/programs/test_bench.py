@@ -4,6 +4,7 @@ import importlib
 import json
 import math
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -124,9 +125,17 @@ def test_kernels_are_told_apart(programs, kernel, category):
 LEARNING = ("--layers", 1, "--width", 128, "--seq", 32, "--batch", 2, "--held-out", 2)
 
 
-def learning_report(*arguments):
-    command = [sys.executable, str(BENCH / "learning_report.py"), *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+@pytest.fixture
+def learning_report(programs, monkeypatch):
+    """The program, in this process."""
+    pytest.importorskip("matplotlib")
+
+    def run(*arguments):
+        command = [str(BENCH / "learning_report.py"), *map(str, arguments)]
+        monkeypatch.setattr(sys, "argv", command)
+        return programs("learning_report").main()
+
+    return run
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +179,7 @@ def test_learning_on_ranks(tmp_path):
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_learning_for_a_time(tmp_path, ranks):
+def test_learning_for_a_time(learning_report, tmp_path, ranks):
     """Modes train for as long as each other, and the page has what each has reached by then."""
     text = tmp_path / "text"
     text.write_bytes(bytes(range(256)) * 50)
@@ -190,8 +199,7 @@ def test_learning_for_a_time(tmp_path, ranks):
     assert plain["kept_gib"] == pytest.approx(12 * shard, rel=0.01)
     assert few_bits["kept_gib"] == pytest.approx((4 + 2.07 + 1) * shard, rel=0.05)
     assert few_bits["quantized_parameters"] == 12 * 128**2
-    pytest.importorskip("matplotlib")
-    assert learning_report(file, "--output", tmp_path).returncode == 0
+    assert learning_report(file, "--output", tmp_path) == 0
     page = (tmp_path / "learning.md").read_text(encoding="utf-8")
     assert "in 0.02 minutes of training for each mode" in page
     assert f"| bf16+t | {len(plain['losses'])} |" in page
@@ -213,11 +221,9 @@ def test_python_sources(programs, tmp_path, monkeypatch):
     assert 0 < len(held_out) < 20 and training == sorted(training)
 
 
-def test_learning_report(learned, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_learning_report(learning_report, learned, tmp_path):
     file, rows, _ = learned
-    result = learning_report(file, "--output", tmp_path / "page")
-    assert result.returncode == 0, result.stderr
+    assert learning_report(file, "--output", tmp_path / "page") == 0
     picture = (tmp_path / "page" / "learning.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
     page = (tmp_path / "page" / "learning.md").read_text(encoding="utf-8")
@@ -239,23 +245,23 @@ def test_learning_report(learned, tmp_path):
         ({}, "{mode} with seed 0 is there twice"),
     ],
 )
-def test_learning_report_compares_like_with_like(learned, tmp_path, change, sentence):
-    pytest.importorskip("matplotlib")
+def test_learning_report_compares_like_with_like(
+    learning_report, learned, tmp_path, change, sentence
+):
     file, rows, _ = learned
     other = tmp_path / "other.jsonl"
     other.write_text(json.dumps(rows[1] | change) + "\n")
-    result = learning_report(file, other, "--output", tmp_path)
-    assert result.returncode == 1 and sentence.format(**rows[1]) in result.stderr
+    with pytest.raises(SystemExit, match=re.escape(sentence.format(**rows[1]))):
+        learning_report(file, other, "--output", tmp_path)
     assert not (tmp_path / "learning.md").exists()
 
 
-def test_learning_report_of_two_seeds(learned, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_learning_report_of_two_seeds(learning_report, learned, tmp_path):
     file, rows, _ = learned
     other = tmp_path / "other.jsonl"
     higher = [[step, bits + 0.25, seconds] for step, bits, seconds in rows[0]["held_out"]]
     other.write_text(json.dumps(rows[0] | {"seed": 1, "held_out": higher}) + "\n")
-    assert learning_report(file, other, "--output", tmp_path).returncode == 0
+    assert learning_report(file, other, "--output", tmp_path) == 0
     page = (tmp_path / "learning.md").read_text(encoding="utf-8")
     assert "those of bf16, 2 of them, end up to 0.2500 bits per byte from each other" in page
     assert f"| bf16, seed 1 | {higher[-1][1]:.4f} | - |" in page
