@@ -30,7 +30,7 @@ struct TypeNames {
 
 // One buffer of a matrix of a given shape, as a tensor library sees it.
 struct BufferShape {
-  std::string type;    // "uint8", or that of scales
+  std::string type;  // "uint8", or that of scales
   Extent shape;
   int64_t bytes;
 };

@@ -37,7 +37,7 @@ def failure_forgotten() -> None:
         except ConnectionError:
             for entry in parameters.entries(self):
                 if entry.store is not None:
-                    entry.store.master.mark_fresh()
+                    entry.store.mark_fresh()
             raise
 
     FusedOptimizer._step = broken
