@@ -135,8 +135,11 @@ void check_state_names(Checks& checks, const std::string& what, const char* cons
   checks.there(what, names);
   for (; checks.fault.empty() && *names != nullptr; ++names) {
     const std::string_view name = *names;
-    checks.require(name != "step" && name != "master" && name != "history", what, quoted(name),
-                   "another name, because every rule's state has a step, a master and a history");
+    const bool is_taken =
+        name == "step" || name == "master" || name == "residual" || name == "history";
+    checks.require(!is_taken, what, quoted(name),
+                   "another name, because every rule's state may have a step, a master, a residual "
+                   "and a history");
   }
 }
 

@@ -170,11 +170,11 @@ TEST_CASE("strings and functions that are not there, or not needed") {
 TEST_CASE("a library of plain parameters has kernels of its rules, and nothing else") {
   CHECK(table_fault(plain_plugin()) == "");
   CHECK(format_of(plain_plugin()) == "");
-  static constexpr const char* kTaken[] = {"momentum", "master", nullptr};
+  static constexpr const char* kTaken[] = {"momentum", "residual", nullptr};
   static nc_update_rule rule = *plain_plugin().update_rules;
   rule.states = kTaken;
   check(plain_plugin(),
-        {{"update_rules[0].states of its table is 'master', not another name, because",
+        {{"update_rules[0].states of its table is 'residual', not another name, because",
           [](Table& t) { t.plugin.update_rules = &rule; }},
          {"cpu.tile_columns of its table is 0,", [](Table& t) { t.cpu.tile_columns = 0; }},
          {"cpu.updates of its table is NULL", [](Table& t) { t.cpu.updates = nullptr; }},

@@ -43,26 +43,6 @@ def failure_forgotten() -> None:
     FusedOptimizer._step = broken
 
 
-def lone_inf() -> None:
-    """A rank hears of no infinity but its own."""
-    from narrowcast.optimizer import FusedOptimizer
-
-    step = FusedOptimizer._step
-
-    def broken(self, closure):
-        gradients = [
-            p.grad.to_local()
-            for group in self.param_groups
-            for p in group["params"]
-            if p.grad is not None
-        ]
-        if all(bool(one.isfinite().all()) for one in gradients):
-            self.found_inf = None
-        return step(self, closure)
-
-    FusedOptimizer._step = broken
-
-
 def lost_rank() -> None:
     """Rank 1 leaves out a step for which the others wait."""
     from narrowcast.optimizer import FusedOptimizer, parameters
@@ -78,11 +58,5 @@ def lost_rank() -> None:
 
 
 FAULTS = {
-    one.__name__.replace("_", "-"): one
-    for one in (
-        unreduced_amax,
-        failure_forgotten,
-        lone_inf,
-        lost_rank,
-    )
+    one.__name__.replace("_", "-"): one for one in (unreduced_amax, failure_forgotten, lost_rank)
 }

@@ -33,7 +33,9 @@ class History(reference.Delayed):
 
 @dataclass
 class Shard:
-    """`is_written`: the bytes are still to be made of the value."""
+    """`is_written`: the bytes are still to be made of the value. `loaded`: the history with which
+    the next step goes on.
+    """
 
     begin: int
     end: int
@@ -41,6 +43,7 @@ class Shard:
     is_written: bool = True
     bytes: reference.Quantized | None = None
     history: History | None = None
+    loaded: History | None = None
 
     @property
     def rows(self) -> slice:
@@ -63,8 +66,10 @@ class Parameter:
 
     def cut(self, world: int) -> None:
         """For so many ranks, all of which have counted the same steps."""
-        step = self.shards[0].step if self.shards else 0
-        self.shards = [Shard(*some, step) for some in bounds(len(self.value), world)]
+        first = self.shards[0] if self.shards else Shard(0, 0)
+        self.shards = [Shard(*some, first.step) for some in bounds(len(self.value), world)]
+        for shard in self.shards:
+            shard.loaded = copy.deepcopy(first.loaded)
 
     @property
     def spans(self) -> bool:
@@ -105,6 +110,11 @@ class Parameter:
         written = [shard for shard in self.shards if shard.is_written]
         if written:
             self.cast_anew(self.shards if self.spans else written)
+
+    def go_on(self) -> None:
+        """With loaded histories, whatever was written since."""
+        for shard in self.shards:
+            shard.history, shard.loaded = shard.loaded or shard.history, None
 
     def write(self, shard: Shard, value: np.ndarray) -> None:
         self.value[shard.rows] = value
@@ -159,6 +169,7 @@ class Oracle:
         for parameter, given in zip(self.parameters, gradients, strict=True):
             if parameter.is_delayed:  # the step begins with casts of what was written
                 parameter.agree()
+                parameter.go_on()
             if given[0] is None:
                 continue
             for shard, gradient in zip(parameter.shards, given, strict=True):
@@ -209,6 +220,8 @@ class Oracle:
             if from_checkpoint and step in {shard.step for shard in parameter.shards}:
                 for shard in parameter.shards:
                     shard.step = step
+            for shard in parameter.shards:
+                shard.loaded = None if parameter.is_frozen else shard.history
             if world != self.world:
                 parameter.cut(world)
             for shard in parameter.shards if parameter.format is not None else ():

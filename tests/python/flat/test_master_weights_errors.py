@@ -48,25 +48,43 @@ WRONG = {
     "rounding": lambda w, m, s: (w, m, s, {"rounding": "up"}),
     "seed": lambda w, m, s: (w, m, s, {"seed": -1}),
 }
+# The errors of those in which each rank's arguments make sense, and of the others.
+COVER = "the ranks' shards of weight 0 are not its 4096 elements, each once: "
+BETWEEN_RANKS = {
+    "overlap": ("ValueError", COVER + "the one from 0 to 4096 comes where 2000 is due"),
+    "gap": ("ValueError", COVER + "the one from 4096 to 4096 comes where 4095 is due"),
+    "fewer": ("DisagreementError", "the ranks disagree about a list of flat shards: entry 1: "),
+}
+OF_ONE = {
+    "dtype": ("TypeError", "weight 0: its master shard is torch.bfloat16; float32 is needed"),
+    "length": ("ValueError", COVER + "the one from 0 to 4097 comes where 0 is due"),
+    "negative": ("ValueError", COVER + "the one from -1 to 4095 comes where 0 is due"),
+    "device": ("ValueError", "the master shard is on meta, not on cpu"),
+    "no format": ("TypeError", "weight 0 is a Tensor, not a QuantizedTensor"),
+    "view": ("ValueError", "weight 0 is a view of a 64x64 matrix in "),
+    "source": ("ValueError", 'source is "master" or "bf16", not \'fp16\''),
+    "rounding": ("ValueError", 'rounding is "nearest" or "stochastic", not \'up\''),
+    "seed": ("ValueError", "seed is from 0 to 2^64 - 1, not -1"),
+}
 
 
-BETWEEN_RANKS = ("overlap", "gap", "fewer")  # each rank's arguments make sense
+def assert_is(error, kind, words):
+    assert error[0] == kind and error[1].startswith(words), error
 
 
 @pytest.mark.parametrize("which", BETWEEN_RANKS)
 @pytest.mark.parametrize("name", STORAGES[:1])
 def test_one_error_on_every_rank(name, which):
     """No rank waits, and no weight has changed."""
-    answers = ranks.run(2, "cpu", wrong, name, which)
-    assert None not in answers, answers
-    assert answers[0] == answers[1]
+    first, second = ranks.run(2, "cpu", wrong, name, which)
+    assert_is(first, *BETWEEN_RANKS[which])
+    assert first == second
 
 
-@pytest.mark.parametrize("which", [one for one in WRONG if one not in BETWEEN_RANKS])
+@pytest.mark.parametrize("which", OF_ONE)
 @pytest.mark.parametrize("name", STORAGES[:1])
 def test_wrong_arguments(name, which):
-    error = wrong(None, name, which)
-    assert error is not None and error[0] in ("ValueError", "TypeError"), error
+    assert_is(wrong(None, name, which), *OF_ONE[which])
 
 
 def resized(tensor, bytes):

@@ -17,6 +17,7 @@ import narrowcast as nc
 import ranks
 from memory import SMALL, freed, grown, storages
 from models import GATHERS, build, loss_of, shard, train, uneven_rows, unit
+from narrowcast.tensor import dtensors
 
 TESTED_FORMATS = GATHERS
 
@@ -187,10 +188,11 @@ def references(model, optimizer):
         found[name] = weakref.ref(p)
         for key, value in optimizer.state[p].items():
             found[name, key] = weakref.ref(getattr(value, "_local_tensor", value))
-        local = p.to_local()
+        local = dtensors.local_of(p)  # not a copy, as to_local() makes
         if isinstance(local, nc.MasterWeight):
             found[name, "shard"] = weakref.ref(local)
             found[name, "value"] = weakref.ref(local.value)
+    assert all(reference() is not None for reference in found.values())
     return found
 
 

@@ -50,9 +50,10 @@ def train_both(mesh, format, options, rounding, matmul="dequantized"):
 
 @pytest.mark.parametrize(("world", "reshard"), [(1, True), (2, True), (2, False), (4, True)])
 def test_sharded_is_whole(format, device, world, reshard):
-    if unit(format) * world <= build_plain(format).width:
-        rounding = "nearest" if reshard else "stochastic"
-        ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard}, rounding)
+    if unit(format) * world > build_plain(format).width:
+        pytest.skip("the model has too few rows")
+    rounding = "nearest" if reshard else "stochastic"
+    ranks.run(world, device, train_both, format, {"reshard_after_forward": reshard}, rounding)
 
 
 @pytest.mark.parametrize("name", scaled.KINDS)

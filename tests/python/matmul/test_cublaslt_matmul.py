@@ -147,7 +147,7 @@ def test_operands_of_two_devices():
 CAPTURE = """
 import torch, narrowcast as nc
 def stored():
-    bytes = bytes_of(nc.quantize(torch.randn(64, 512, device="cuda"), "fp8_e4m3"))
+    bytes = nc.quantize(torch.randn(64, 512, device="cuda"), "fp8_e4m3")._store.bytes
     return [bytes.buffer(0), bytes.buffer(1)]
 a, b = stored(), stored()
 def product():

@@ -12,6 +12,7 @@ from matrices import of_units
 from models import BUFFERS, assert_quantized, assert_same, unit
 from narrowcast import _C
 from narrowcast.tensor import casting, dispatch
+from narrowcast.tensor.store import Store
 
 aten = torch.ops.aten
 
@@ -23,6 +24,7 @@ def forbid_decoding(monkeypatch):
         raise AssertionError("decoded or quantized")
 
     monkeypatch.setattr(casting, "decode", refuse)
+    monkeypatch.setattr(Store, "dequantize", refuse)
     for name in ("CastList", "with_columnwise"):
         monkeypatch.setattr(_C, name, refuse)
 

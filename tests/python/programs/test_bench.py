@@ -108,11 +108,14 @@ def test_host_time(tmp_path):
 @pytest.mark.parametrize(
     ("kernel", "category"),
     [
-        ("narrowcast::cuda::tile_kernel<Sequence, DequantizeAction<true>, 8>", "Dequantize<true>"),
+        (
+            "narrowcast::cuda::tile_kernel<Sequence, UpdateAmaxAction<Rule, true>>",
+            "UpdateAmax<Rule, true>",
+        ),
         (
             "void narrowcast::cuda::tile_kernel<narrowcast::f::cuda::Sequence, "
-            "narrowcast::cuda::CastAction<narrowcast::cuda::Nearest>, 8>(nc_launch)",
-            "Cast<Nearest>",
+            "narrowcast::cuda::CastAction<narrowcast::cuda::Nearest, false>, 8>(nc_launch)",
+            "Cast<Nearest, false>",
         ),
         ("narrowcast::cuda::(anonymous namespace)::update_kernel(nc_launch)", "update_kernel"),
         ("void narrowcast::cuda::history_kernel<S<2>, true>(nc_launch)", "history_kernel"),

@@ -1,6 +1,6 @@
 """A subclass of FSDP2's FSDPParam, for what FSDP2 does in a way that suits plain parameters alone.
 An FSDPParam that has a quantized weight gets this class when it is cut. Private names of FSDP2
-are here and in torch_names alone.
+are here, in torch_names and in conversion.torch_hooks alone.
 """
 
 import torch

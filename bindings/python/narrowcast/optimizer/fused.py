@@ -135,9 +135,11 @@ class FusedOptimizer(torch.optim.Optimizer):
             del self.param_groups[index]
             raise
 
-    def make_state(self, is_wanted: Callable[[torch.Tensor], bool] = lambda _: True) -> None:
+    def make_state(
+        self, is_wanted: Callable[[torch.Tensor], bool] = lambda parameter: parameter.requires_grad
+    ) -> None:
         """Makes the state of parameters that have none, as the first step with a gradient does: of
-        all parameters, or of those for which is_wanted(parameter) is true.
+        those that require one, or for which is_wanted(parameter) is true.
         """
         for index, parameter, _ in parameters.named(self.param_groups):
             if not self.state.get(parameter) and is_wanted(parameter):
@@ -241,7 +243,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         so have early and late checkpoints.
         """
         if any(self.state.values()):
-            self.make_state(lambda parameter: parameter.requires_grad)
+            self.make_state()
         self._follow_writes()
         return super().state_dict()
 
