@@ -184,6 +184,15 @@ def fewer_parameters(state):
     state["param_groups"][0]["params"].pop()
 
 
+def test_what_is_frozen_has_no_state(format):
+    """Nor in torch's distributed checkpoints, so what is to be loaded must not have it."""
+    layer = nc.convert(nn.Linear(64, 64), format)
+    layer.weight.requires_grad_(False)
+    optimizer = nc.optim.AdamW(layer.parameters())
+    optimizer.make_state()
+    assert [one is layer.bias for one in optimizer.state] == [True]
+
+
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [

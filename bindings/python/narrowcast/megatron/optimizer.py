@@ -95,7 +95,8 @@ class DistributedOptimizer(checkpoints.Checkpoints, distrib_optimizer.Distribute
                     setattr(parameter, layers.ALONE, True)
         if not self.is_stub_optimizer:
             flat.fuse(self.optimizer, *self._shards, self.data_parallel_group)
-            self.optimizer.make_state()  # which Megatron saves and loads before the first step, too
+            # Megatron saves and loads it before the first step, too; shards require no gradient.
+            self.optimizer.make_state(lambda _: True)
 
     @classmethod
     def _build_model_and_main_param_groups(
