@@ -79,7 +79,7 @@ def test_file_cut_short(tmp_path, format, part):
     whole = plugin(format).read_bytes()
     file = tmp_path / "short.so"
     file.write_bytes(whole[:part])
-    with pytest.raises(nc.PluginError, match=r"short\.so' is cut short"):
+    with pytest.raises(nc.PluginError, match=r"short\.so' is (cut short|not a plugin)"):
         nc.load_plugin(file)
 
 
