@@ -194,7 +194,7 @@ def test_a_state_that_is_broken_by_hand():
         step(every, optimizer)
     state[f"exp_avg_{STATE}_scale"] = scale
     del state[f"exp_avg_{STATE}"]
-    with pytest.raises(ValueError, match="state has no exp_avg$"):
+    with pytest.raises(ValueError, match=r"state has no exp_avg$"):
         step(every, optimizer)
 
 
