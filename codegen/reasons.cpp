@@ -115,11 +115,10 @@ std::string packing(const Plan& plan) {
   const int64_t elements = elements_per_group(plan.rowwise);
   if (elements == 1) return "A byte holds one element.";
   const int64_t bytes = elements * plan.code_bits / 8;
-  return (bytes == 1 ? "A byte holds " : std::to_string(bytes) + " bytes hold ") +
-         std::to_string(elements) +
-         " elements of a stored row, low bits first. A stored row has a "
-         "multiple of " +
-         std::to_string(elements) + " elements.";
+  const std::string count = std::to_string(elements);
+  return (bytes == 1 ? "A byte holds " : std::to_string(bytes) + " bytes hold ") + count +
+         " elements of a stored row, low bits first. A stored row has a multiple of " + count +
+         " elements.";
 }
 
 std::string decoding(const Plan& plan) {

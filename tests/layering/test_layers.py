@@ -86,8 +86,8 @@ def test_a_name_is_found_in_code_and_not_in_comments(tmp_path, suffix, text, nam
 
 def test_python_package_stands_alone():
     """The package imports torch, safetensors and the standard library; never what only the tests
-    install. What a user brings along, the folder of its name alone imports, and matplotlib the file
-    that draws.
+    install. The folder of its name alone imports a library that a user brings along, and the file
+    that draws imports matplotlib.
     """
     import ast
     import sys

@@ -67,9 +67,10 @@ class Parameter:
     def cut(self, world: int) -> None:
         """For so many ranks, all of which have counted the same steps."""
         first = self.shards[0] if self.shards else Shard(0, 0)
-        self.shards = [Shard(*some, first.step) for some in bounds(len(self.value), world)]
-        for shard in self.shards:
-            shard.loaded = copy.deepcopy(first.loaded)
+        self.shards = [
+            Shard(*some, first.step, loaded=copy.deepcopy(first.loaded))
+            for some in bounds(len(self.value), world)
+        ]
 
     @property
     def spans(self) -> bool:

@@ -185,7 +185,7 @@ def fewer_parameters(state):
 
 
 def test_what_is_frozen_has_no_state(format):
-    """Nor in torch's distributed checkpoints, so what is to be loaded must not have it."""
+    """torch's distributed checkpoints have no state of it, so a load must not ask for it."""
     layer = nc.convert(nn.Linear(64, 64), format)
     layer.weight.requires_grad_(False)
     optimizer = nc.optim.AdamW(layer.parameters())

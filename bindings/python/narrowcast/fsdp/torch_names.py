@@ -1,7 +1,7 @@
 """Every private name of FSDP2 that narrowcast reads, each for a question that nothing public
-answers; those that it overrides are in torch_parameters,
-those that it replaces in conversion.torch_hooks. A `parameter` is an FSDPParam; a `group`
-an FSDPParamGroup, what is gathered together.
+answers; those that it overrides are in torch_parameters, those that it replaces in
+conversion.torch_hooks. A `parameter` is an FSDPParam; a `group` an FSDPParamGroup, what is gathered
+together.
 
 Most are the same in all versions of torch that narrowcast works with. What differs:
 
